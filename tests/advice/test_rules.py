@@ -556,16 +556,26 @@ def host_bound(*, python_us: float = 0.0, steps: int = 4, name: str = "") -> Mad
     return made
 
 
-@pytest.mark.parametrize("near", [True, False])
-def test_python_after_a_wait_is_named_by_the_line_of_that(near: bool) -> None:
-    made, sites = host_bound(python_us=1_500), []
-    for number in range(4):
+@pytest.mark.parametrize(
+    ("waits", "near", "frame", "where"),
+    [
+        (4, True, "", "after counted, train.py:7, before add"),
+        (4, False, "", "before add"),
+        (1, True, "", "before add"),  # one of four stretches
+        (4, True, "train.py(5): counted", "train.py counted() from line 5"),
+    ],
+)
+def test_python_after_a_wait_is_named_by_the_line_of_that(
+    waits: int, near: bool, frame: str, where: str
+) -> None:
+    made, sites = host_bound(python_us=1_500, name=frame), []
+    for number in range(waits):
         at = number * 3_000 + (410 if near else 10)
         made.call("cudaStreamSynchronize", at - 8, at - 2, correlation=number * 100 + 99)
         sites.append(site(at - 3, "train.py:7 counted"))
     row = found(made.trace(sync_sites=sites), "python-time")
-    assert row["where"] == ("after counted, train.py:7, before add" if near else "before add")
-    assert row["instead"].endswith("record with --stack to name it")
+    assert row["where"] == where
+    assert row["instead"].endswith("record with --stack to name it") == (not frame)
 
 
 def test_python_that_runs_for_long_is_named_by_its_function() -> None:
@@ -689,6 +699,7 @@ def test_a_full_collection_counts_as_often_as_steps_of_the_session_are_long(own:
         assert (row["wins_ns"] if row else 0) == pytest.approx(usual + rare_ns, rel=0.02, abs=20_000)
         if row and rare_ns:
             assert row["wins_high_ns"] >= usual + 2 * rare_ns, "a single one may come twice as often"
+    trace = made.trace()
     trace.uncaptured = Uncaptured(25, 3e6, -4e6, 3.1e6, times_ns=(*[3_000_000] * 24, 23_000_000))
     row = finding(trace, rule)
     assert (row["wins_ns"] if row else 0) == pytest.approx(usual, rel=0.02, abs=20_000), (
@@ -1004,6 +1015,29 @@ def test_what_is_read_into_pageable_memory_and_copied_again_is_copied_once(
     row = found(made.trace(), "pageable-memory")
     assert (row["wins_ns"] > 400_000) == once_more
     assert ("once more, on the CPU" in row["because"]) == once_more
+    # The copy leaves threads behind, which slow the other operators.
+    assert (wins_by_busy_cores(made, 8.0) > wins_by_busy_cores(made, 1.0) + 50_000) == once_more
+
+
+def wins_by_busy_cores(made: Made, busy_cores: float) -> float:
+    trace = made.trace()
+    step_ns = float(trace.steps.ends[0] - trace.steps.starts[0])
+    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, busy_cores=busy_cores)
+    return float(found(trace, "pageable-memory")["wins_ns"])
+
+
+def test_threads_that_other_operators_need_too_still_spin() -> None:
+    made = Made()
+    for number in range(4):
+        at, first = number * 2000, number * 10 + 1
+        made.step(number, at, at + 2000).op("aten::to", at + 10, at + 220)
+        made.call("cudaMemcpyAsync", at + 15, at + 215, correlation=first)
+        name = "Memcpy DtoH (Device -> Pageable)"
+        made.kernel(name, at + 20, at + 210, first, category="memcpy", bytes=1 << 20)
+        made.op("aten::copy_", at + 240, at + 640).op("aten::hann_window", at + 650, at + 1050)
+        made.op("aten::mm", at + 1060, at + 1990)
+        made.launch(GEMM, (at + 1070, at + 1080), (at + 1082, at + 1090), first + 2)
+    assert wins_by_busy_cores(made, 8.0) == pytest.approx(wins_by_busy_cores(made, 1.0), rel=0.001)
 
 
 @pytest.mark.parametrize(

@@ -190,14 +190,15 @@ def test_queued_kernels_follow_each_other_faster_without_the_profiler() -> None:
         at = begin + 2_830
         made.step(number, begin, at)
     floor = Replay(step_of(made.trace()).graph, 16.0).step_ns()
-    longer, shorter = (
+    longer, shorter, by_far = (
         step_of(made.trace(), Uncaptured(40, part * floor, part * floor, part * floor))
-        for part in (1.005, 0.995)
+        for part in (1.005, 0.995, 1.02)
     )
     assert longer.replayed_ns == pytest.approx(longer.step_ns, rel=0.001)
     wait = Edit(waits=np.flatnonzero(made.trace().named("Synchronize")))
     left = [one.step_ns - one.likely_ns(wait) for one in (longer, shorter)]
     assert left[0] == pytest.approx(200 * (10_000 + 0.74 * 2_000), rel=0.005)
+    assert by_far.gaps == 1, "its host limits it"
     assert left[1] == pytest.approx(200 * 12_000 * shorter.step_ns / shorter.replayed_ns, rel=0.005)
 
 

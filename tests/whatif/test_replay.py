@@ -332,16 +332,21 @@ def test_streams_that_overlap_do_not_wait_for_each_other() -> None:
     assert step_after(step, Edit(host=faster)) == pytest.approx(600_000, rel=0.05)
 
 
+def add_step_with_backward_thread(made: Made, number: int) -> None:
+    """Add a step of 1 ms in which the main thread waits for a backward pass, of 600 µs, on another thread."""
+    at, first = number * 1000, number * 10 + 1
+    made.step(number, at, at + 1000).op("aten::mm", at + 5, at + 100)
+    made.launch("forward", (at + 20, at + 25), (at + 30, at + 60), first)
+    made.op("autograd::engine::evaluate_function: MmBackward0", at + 200, at + 800, track=BACKWARD)
+    made.launch("backward", (at + 700, at + 705), (at + 710, at + 760), first + 1)
+    made.rows[-2]["track"] = BACKWARD
+
+
 def test_the_main_thread_goes_on_when_the_backward_thread_has_done_its_part() -> None:
     made = Made()
     for number in range(2):
-        at, first = number * 1000, number * 10 + 1
-        made.step(number, at, at + 1000).op("aten::mm", at + 5, at + 100)
-        made.launch("forward", (at + 20, at + 25), (at + 30, at + 60), first)
-        made.op("autograd::engine::evaluate_function: MmBackward0", at + 200, at + 800, track=BACKWARD)
-        made.launch("backward", (at + 700, at + 705), (at + 710, at + 760), first + 1)
-        made.rows[-2]["track"] = BACKWARD
-        made.op("aten::add_", at + 820, at + 990)
+        add_step_with_backward_thread(made, number)
+        made.op("aten::add_", number * 1000 + 820, number * 1000 + 990)
     trace = made.trace()
     step = step_of(trace)
     assert step.captured_ns == pytest.approx(1_000_000)
@@ -354,15 +359,11 @@ def test_the_main_thread_goes_on_when_the_backward_thread_has_done_its_part() ->
 def test_what_follows_the_backward_thread_is_drawn_after_it() -> None:
     made = Made()
     for number in range(2):
-        at, first = number * 1000, number * 10 + 1
-        made.step(number, at, at + 1000).op("aten::mm", at + 5, at + 100)
-        made.launch("forward", (at + 20, at + 25), (at + 30, at + 60), first)
-        made.op("autograd::engine::evaluate_function: MmBackward0", at + 200, at + 800, track=BACKWARD)
-        made.launch("backward", (at + 700, at + 705), (at + 710, at + 760), first + 1)
-        made.rows[-2]["track"] = BACKWARD
+        at = number * 1000
+        add_step_with_backward_thread(made, number)
         made.add("annotation", "Optimizer.step#Adam.step", at + 810, at + 990)
         made.op("aten::add_", at + 860, at + 990)
-        made.launch("update", (at + 870, at + 875), (at + 880, at + 890), first + 2)
+        made.launch("update", (at + 870, at + 875), (at + 880, at + 890), number * 10 + 3)
     found = instants(step_of(made.trace()))
     begins = np.array([810_000, 1_810_000])
     assert np.interp(begins, found.captured, found.replayed) == pytest.approx(begins, abs=2_000)

@@ -165,7 +165,7 @@ def _norms(names: list[str]) -> Iterator[tuple[int, int]]:
     begin = 0
     for root in (i for i, name in enumerate(names) if _ROOT.match(name)):
         first = next((i for i in means if begin <= i < root), None)
-        if first is None or root < begin:
+        if first is None:
             continue
         # The next one begins with the next mean, or with the square before it.
         until = next((i for i in means if i > root), len(names))

@@ -469,7 +469,7 @@ class Steps:
             self.stepped = True
             self.marks.append((OPTIMIZER_PART, began, t, thread))
             return
-        elif self.put_off is not None and self.put_off[0] == self.call():
+        elif (put_off := self.put_off) is not None and put_off[0] == self.call():
             # Each parameter may have an optimizer, stepped by a hook of one backward pass, where the step ends.
             self._others += 1
             self._row = 0

@@ -66,7 +66,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         instead="pad batches to a few fixed sizes, which are prepared once"
         + ("; or torch.backends.cuda.enable_cudnn_sdp(False), as cuDNN prepares each size" if cudnn else ""),
         because=f"{calls}; before the capture, a tenth of the steps took {format_ns(before.high_ns)} and more, the "
-        f"median {format_ns(before.step_ns)}; in the mean of all steps",
+        f"median {format_ns(before.step_ns)}; the saving is averaged over all steps",
         edit=Edit(),
         rare_ns=(likely, least, most),
     )

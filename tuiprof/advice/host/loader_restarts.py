@@ -29,7 +29,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "",
         "DataLoader(persistent_workers=True), which keeps them from one epoch to the next",
         "high",
-        f"{seen.starts} starts of loader workers in {seen.steps} steps, timed by the session; in the mean of all steps",
+        f"{seen.starts} starts of loader workers in {seen.steps} steps, timed by the session; the saving is averaged "
+        "over all steps",
         Edit(),
         rare_ns=(likely, (1 - NOISE_OF_WIN) * least, (1 + NOISE_OF_WIN) * most),
     )

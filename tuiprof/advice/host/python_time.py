@@ -56,7 +56,7 @@ _MOSTLY: Final = 0.5
 #: But not if collections take this share of the median stretch: then gc.collect() is called, which visits all objects.
 _MAX_COLLECTING: Final = 0.5
 #: Added to the evidence.
-IN_MEAN: Final = "; with the long collections of rare steps, in the mean of all steps"
+IN_MEAN: Final = "; the long collections of rare steps are averaged over all steps"
 #: Maximum time from a wait to the Python that works on its result: an estimate of what converting it to a list or to
 #: NumPy, and a few short operators, take while captured.
 _NEAR_NS: Final = 300_000

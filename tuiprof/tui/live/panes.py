@@ -321,14 +321,14 @@ class PhaseBar(Lines):
         """One line a phase: name, time, share, bar."""
         names = max(len(phase.name) for phase in self._phases)
         names = min(max(names, 9), max(9, width // 3))
-        bar_width = width - names - 22
+        bar_width = width - names - 23
         rows: list[Row] = []
         for phase in self._phases:
             share = phase.dur_ns / self._step_ns if self._step_ns else 0.0
             row: Row = [
                 (" " + phase.name[:names].ljust(names), "text"),
                 (format_ns(phase.dur_ns).rjust(10), "strong"),
-                (format_share(min(share, 1.0)).rjust(8), "dim"),
+                (format_share(min(share, 1.0)).rjust(9), "dim"),
             ]
             if bar_width >= 4:
                 row.append(("  " + glyphs.bar(share, bar_width), phase.role))
