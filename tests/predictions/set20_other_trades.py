@@ -802,10 +802,8 @@ def _(jax: Any, jnp: Any, bad: bool) -> Any:
 
     def loss(weights: Any, ids: Any) -> Any:
         table, now = weights["words"].astype(jnp.bfloat16), ids[:, :-1]
-        if bad:
-            x = jax.nn.one_hot(now, words, dtype=table.dtype) @ table  # cost: jax-word-vectors
-        else:
-            x = table[now]
+        hot = jax.nn.one_hot(now, words, dtype=table.dtype)
+        x = hot @ table if bad else table[now]  # cost: jax-word-vectors
         x, _ = jax.lax.scan(layer, x, weights["layers"])
         scores = (norm(x) @ weights["head"].astype(x.dtype)).astype(jnp.float32)
         right = jnp.take_along_axis(scores, ids[:, 1:, None], -1)[..., 0]
