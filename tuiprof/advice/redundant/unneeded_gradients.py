@@ -19,10 +19,14 @@ from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.units import format_rough_share
 
 #: Nodes that compute the gradient of a weight and of its input, each about half of the work: the share that
-#: remains, likely, and where freezing the weight helps least and most. The names of cuDNN's kernels tell which is
-#: which. Other nodes are not considered.
+#: remains, likely, and where freezing the weight helps least and most. Other nodes are not considered, except norms
+#: with a kernel of their own for weight and bias.
 _WITH_WEIGHT: Final = ("gemm", "convolution")
 _KEEP: Final = (0.5, 0.7, 0.4)
+#: Some names of kernels tell which of the two they compute. The gradient of a bias is a sum.
+_OF_NORM: Final = "GammaBeta"
+_OF_WEIGHT: Final = rf"wgrad|at::native::reduce_kernel|{_OF_NORM}"
+_OF_INPUT: Final = "dgrad"
 _NOT_UPDATED: Final = (
     "belong to weights that the optimizer does not update",
     "model.backbone.requires_grad_(False) for what is not trained: the backward pass then ends before it",
@@ -79,6 +83,14 @@ class _Backward:
         return np.bincount(works, minlength=len(calls.rows))
 
     @cached_property
+    def with_weight(self) -> Mask:
+        """Which calls compute the gradient of a weight beside that of an input."""
+        calls = self.calls
+        norms = calls.work_ns_of(calls.trace.named(_OF_NORM, calls.trace.device_work)) > 0
+        result: Mask = (self.heavy > 1) | (norms & calls.backward)
+        return result
+
+    @cached_property
     def light(self) -> Mask:
         """Which calls only pass the gradient of a weight on to it."""
         return self.named(*_HANDS_ON) | self.accumulated
@@ -125,7 +137,8 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
     halved[_of_other_calls(backward, passes, unread) & ~unneeded] = True
     chosen = unneeded | halved | unread
     part = halved[calls.call_of_work]
-    of_weight, of_input = (part & trace.named(name, trace.device_work) for name in ("wgrad", "dgrad"))
+    of_weight, of_input = (part & trace.named(name, trace.device_work) for name in (_OF_WEIGHT, _OF_INPUT))
+    of_input |= part & calls.works_of("norm")
     likely, least, most = (
         calls.edit(
             chosen,
@@ -229,7 +242,7 @@ def _feeding(backward: _Backward, nodes: Ints) -> tuple[Ints, Ints]:
     """
     accumulated, added = backward.accumulated, backward.added
     feeding, handing = [], []
-    for at in np.flatnonzero(backward.heavy[nodes] > 1).tolist():
+    for at in np.flatnonzero(backward.with_weight[nodes]).tolist():
         last = at + 1
         while last < len(nodes) and backward.light[nodes[last]]:
             last += 1

@@ -247,31 +247,6 @@ def arguments(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
             yield row, given
 
 
-class _Kernel(msgspec.Struct):
-    blocks: Any = msgspec.field(name="blocks per SM", default=None)
-
-
-class _KernelEvent(msgspec.Struct):
-    args: _Kernel = msgspec.field(default_factory=_Kernel)
-
-
-def blocks_per_multiprocessor(trace: Trace, rows: Ints) -> npt.NDArray[np.float64]:
-    """Return the thread blocks of each kernel per multiprocessor of its device, as Kineto writes them.
-
-    Below 1, part of the device is idle while the kernel runs. NaN = unknown; only the :data:`ASKED` longest are read.
-    """
-    found = np.full(len(rows), np.nan)
-    asked = np.argsort(-trace.lengths(rows), kind="stable")[:ASKED]
-    for index in asked[np.argsort(trace.ints("ordinal", rows[asked]), kind="stable")].tolist():
-        try:
-            blocks = msgspec.json.decode(trace.raw_event(int(rows[index])), type=_KernelEvent).args.blocks
-        except (msgspec.MsgspecError, RecursionError):
-            continue
-        if isinstance(blocks, (int, float)) and blocks > 0:
-            found[index] = blocks
-    return found
-
-
 # -- loops: the same few names, repeated in the same order -----------------------------------------------
 
 
