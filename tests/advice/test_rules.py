@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
 from tuiprof.model.steps import SampledLine, Uncaptured
 
@@ -438,6 +440,44 @@ def test_batch_norms_that_nothing_shows_the_size_of_keep_what_others_do() -> Non
     norms = (CONVOLUTIONS[2], ("aten::relu", UNARY, 4.0), CONVOLUTIONS[2], ("aten::mm", GEMM, 10.0))
     row = found(gpu_bound(*CONVOLUTIONS[:2], *norms), "channels-last")
     assert row["wins_ns"] == pytest.approx((100 + 200 - 2 * 9.4 * 2) * 1000, rel=0.01)
+
+
+def test_batch_norms_of_few_channels_take_longer(tmp_path: Path) -> None:
+    def saved_us(grid: Any) -> float:
+        events, free = [], 20
+        for number in range(4):
+            at = number * 50
+            events.append(
+                {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 50}
+            )
+            kernels = ((TURN, 100), ("batch_norm_collect_statistics_kernel<float>", 400), (UNARY, 20))
+            for index, (name, took) in enumerate(kernels):
+                key, begin = 3 * number + index + 1, at + 10 + 12 * index
+                ids = {"correlation": key, "External id": key}
+                events += [
+                    {"cat": "cpu_op", "name": "aten::conv2d", "ts": begin - 5, "dur": 9, "args": {}},
+                    {
+                        "cat": "cuda_runtime",
+                        "name": "cudaLaunchKernel",
+                        "ts": begin - 3,
+                        "dur": 3,
+                        "args": ids,
+                    },
+                    {"cat": "kernel", "name": name, "ts": free, "dur": took, "tid": 7}
+                    | {"args": {**ids, "device": 0, "stream": 7, "grid": grid}},
+                ]
+                free += took
+        path = tmp_path / f"{len(str(grid))}-{grid}.pt.trace.json"
+        path.write_text(
+            json.dumps({"traceEvents": [{"ph": "X", "pid": 1, "tid": 1} | event for event in events]})
+        )
+        return float(found(open_trace(path), "channels-last")["wins_ns"]) / 1e3
+
+    many = saved_us([33, 1, 1])
+    assert many == pytest.approx(100 + 400 - 9.4 * 10, rel=0.02)
+    for unknown in ([0, 1, 1], [], ["many"], "unknown", [2**60]):
+        assert saved_us(unknown) == pytest.approx(many)
+    assert saved_us([32, 1, 1]) == pytest.approx(many - 0.8 * 94, rel=0.02)
 
 
 def test_only_the_backward_pass_of_max_pooling_is_faster_in_channels_last() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import pass_ns
-from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.calls import Calls, grid_widths
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Mask
 from tuiprof.model.units import format_rough_share
@@ -22,6 +22,10 @@ _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpos
 #: (docs/predictions.md); likely, least, most.
 _NORMS: Final = r"batch_norm_(?!.*channels_last)"
 _PASSES: Final = ((9.4, 8.2), (12.2, 10.8), (7.6, 6.8))
+#: With few channels it takes so much longer: PyTorch starts at most 128 thread blocks for each 32 channels
+#: (``flexible_launch_configs`` in the same file), one per multiprocessor. Measured in two of these traces.
+_FEW_CHANNELS: Final = 32
+_LONGER: Final = 1.8
 #: Share of its time that remains if the trace shows no such pass over the tensor of any norm.
 _KEEP_NORMS: Final = (0.4, 1.0, 0.25)
 #: The backward pass of max pooling has a faster form for channels-last (measured in the same traces), the forward pass
@@ -126,13 +130,23 @@ def _kept_norms(calls: Calls, norms: Mask) -> Iterator[Floats]:
     """
     took = calls.work_ns_of(norms).astype(np.float64)
     made_by = np.where(calls.backward, calls.forward, np.arange(len(took)))
-    pass_ns = np.where(made_by >= 0, _next_pass_ns(calls)[made_by], np.nan)
+    longer = np.where(_has_few_channels(calls, norms), _LONGER, 1.0)
+    pass_ns = np.where(made_by >= 0, (longer * _next_pass_ns(calls))[made_by], np.nan)
     known = (took > 0) & (pass_ns > 0)
     for passes, otherwise in zip(_PASSES, _KEEP_NORMS, strict=True):
         left = np.minimum(np.where(calls.backward, passes[1], passes[0]) * pass_ns, took)
         rest = left[known].sum() / took[known].sum() if known.any() else otherwise
         keep = np.where(known, left / np.maximum(took, 1.0), rest)
         yield np.where(calls.call_of_work >= 0, keep[calls.call_of_work], rest)
+
+
+def _has_few_channels(calls: Calls, norms: Mask) -> Mask:
+    """Return which calls are batch norms of few channels, by their thread blocks."""
+    channels, call = grid_widths(calls.trace, calls.trace.device_work[norms]), calls.call_of_work[norms]
+    few = call[(channels > 0) & (channels <= _FEW_CHANNELS) & (call >= 0)]
+    result = np.zeros(len(calls.rows), dtype=bool)
+    result[np.where(calls.backward[few], calls.forward[few], few)] = True
+    return result
 
 
 def _next_pass_ns(calls: Calls) -> Floats:
