@@ -19,7 +19,7 @@ from tuiprof.whatif import Edit
 #: scores. Likely, least, most; measured in docs/predictions.md.
 _OF_PRODUCTS: Final = (0.55, 0.85, 0.35)
 _OF_CAUSAL_PRODUCTS: Final = (0.4, 0.75, 0.25)
-_OF_BIASED_PRODUCTS: Final = (1.9, 2.6, 1.2)
+_OF_BIASED_PRODUCTS: Final = (2.4, 3.4, 1.2)
 #: Of products in float32, as PyTorch computes them if no fused kernel takes the arguments; least without a bias.
 _OF_FALLBACK: Final = (0.5, 0.9, 0.1)
 #: The softmax takes at least this share of the time of the products around it. If it takes less, the scores are few and
