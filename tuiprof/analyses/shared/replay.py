@@ -243,7 +243,7 @@ def host_faster(
         return Edit()
     low, high, _ = stretch(trace, main)
     inside = trace.between(low, high)
-    others = np.concatenate((fetches(trace), np.flatnonzero(trace.named(CALLBACK) & trace.on_host)))
+    others = np.concatenate((fetches(trace), trace.host_events(CALLBACK)))
     tracks = np.unique(trace.track_codes[trace.links.launches]).tolist()
     parts = []
     for track in sorted({*tracks, main}):
