@@ -102,7 +102,7 @@ def test_the_profiler_starts_beside_a_long_call_but_not_on_a_gpu(
     run: Callable[..., Run], platform: str
 ) -> None:
     """XLA crashes a process that launches work on a GPU while its profiler is stopped."""
-    done = run(ONE_CALL, platform, python=python_with_jax())
+    done = run(ONE_CALL, platform, python=python_with_jax(), JAX_PLATFORMS="cpu")
     assert done.code == 0, done.err
     assert [record.state for record in done.captures("a")][1:] == ["started", "written"]
     began, ended = map(int, done.out.split("call", 1)[1].split())
@@ -111,7 +111,9 @@ def test_the_profiler_starts_beside_a_long_call_but_not_on_a_gpu(
 
 
 def test_work_that_jax_steps_leave_running_is_captured_with_them(run: Callable[..., Run]) -> None:
-    done = run(LAZY, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 4}])
+    done = run(
+        LAZY, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 4}], JAX_PLATFORMS="cpu"
+    )
     assert done.code == 0, done.err
     written = done.captures("a")[-1]
     assert written.state == "written", written.why
@@ -152,7 +154,8 @@ print("fenced", set(counts))
 
 
 def test_every_device_is_waited_for_whatever_mesh_the_script_has_set(run: Callable[..., Run]) -> None:
-    done = run(MESH, python=python_with_jax(), XLA_FLAGS="--xla_force_host_platform_device_count=4")
+    four = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    done = run(MESH, python=python_with_jax(), **four)
     assert done.code == 0, done.err
     assert "fenced {4}" in done.out
 

@@ -645,7 +645,8 @@ train(DataLoader(data, batch_size=64))
     done = run_forked(script, requests=requests)
     assert (done.code, done.out) == (0, f"{5 * [True]}\n"), done.err
     assert "torch.profiler itself" in done.captures("a")[-1].why
-    assert done.captures("after")[-1].state == "written"
+    after = done.captures("after")[-1]
+    assert after.state == "written", after.why
 
 
 def test_batches_are_the_steps_of_an_inference_loop(run_forked: Callable[..., Run]) -> None:

@@ -90,7 +90,7 @@ def test_evaluations_and_checkpoints_have_names_and_hold_all_that_is_in_them(
     evaluated = {step.n: step.ph["evaluation"] for step in steps if "evaluation" in step.ph}
     assert list(evaluated) == [4, 8], "each in the step after it; the one before the first step is in none"
     assert min(evaluated.values()) >= 30_000_000
-    assert steps[0].dur < 30_000_000
+    assert steps[0].dur - sum(steps[0].ph.values()) < 30_000_000
     saved = {step.n: step.ph["checkpoint"] for step in steps if "checkpoint" in step.ph}
     assert list(saved) == [6]
     assert 20_000_000 <= saved[6] <= steps[6].dur

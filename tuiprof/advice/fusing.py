@@ -209,8 +209,7 @@ def fused(
 ) -> EditRange:
     """Return the edits in which each region and its backward are one call each.
 
-    Elementwise kernels are memory-bound, so the time of one pass over a tensor is the time of a kernel divided by
-    the number of tensors that it reads and writes.
+    Elementwise kernels are memory-bound, so what remains is the time of some passes over a tensor.
     """
     trace = calls.trace
     region_of = np.full(len(calls.rows), -1, dtype=np.int32)
@@ -224,10 +223,8 @@ def fused(
     region_of[backward] = region_of[calls.forward[backward]]
     call = np.maximum(calls.call_of_work, 0)
     lengths = trace.lengths(trace.device_work).astype(np.float64)
-    binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", trace.device_work)
     mine = np.flatnonzero(known & forward[call])
-    passes = lengths[mine] / np.where(binary[mine], _BINARY, _UNARY)
-    tensor_ns = _upper_quartiles(region_of[call[mine]], passes, len(regions))
+    tensor_ns = _upper_quartiles(region_of[call[mine]], pass_ns(trace)[mine], len(regions))
     edits = []
     for forward_tensors, backward_tensors, least_part, call_ns in zip(
         _FORWARD, _BACKWARD, _MIN_PART, host_ns, strict=True
@@ -250,6 +247,17 @@ def fused(
             )
         edits.append(Edit.all_of(parts))
     return EditRange(*edits)
+
+
+@cached_on_trace
+def pass_ns(trace: Trace) -> Floats:
+    """Return how long each device work takes for one pass over a tensor if it is an elementwise kernel, ns.
+
+    Such kernels are memory-bound, so that is their time divided by the number of tensors that they read and write.
+    """
+    work = trace.device_work
+    binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", work)
+    return trace.lengths(work) / np.where(binary, _BINARY, _UNARY)
 
 
 def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:

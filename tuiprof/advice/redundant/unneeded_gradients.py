@@ -20,10 +20,14 @@ from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import EditRange
 
 #: Nodes that compute the gradient of a weight and of its input, each about half of the work: the share that
-#: remains, likely, and where freezing the weight helps least and most. The names of cuDNN's kernels tell which is
-#: which. Other nodes are not considered.
+#: remains, likely, and where freezing the weight helps least and most. Other nodes are not considered, except norms
+#: with a kernel of their own for weight and bias.
 _WITH_WEIGHT: Final = ("gemm", "convolution")
 _KEEP: Final = (0.5, 0.7, 0.4)
+#: Some names of kernels tell which of the two they compute. The gradient of a bias is a sum.
+_OF_NORM: Final = "GammaBeta"
+_OF_WEIGHT: Final = rf"wgrad|at::native::reduce_kernel|{_OF_NORM}"
+_OF_INPUT: Final = "dgrad"
 _NOT_UPDATED: Final = (
     "belong to weights that the optimizer does not update",
     "model.backbone.requires_grad_(False) for what is not trained: the backward pass then ends before it",
@@ -76,6 +80,14 @@ class _Backward:
         return self.calls.work_count_of(self.calls.works_of(*_WITH_WEIGHT))
 
     @cached_property
+    def with_weight(self) -> Mask:
+        """Which calls compute the gradient of a weight beside that of an input."""
+        calls = self.calls
+        norms = calls.work_ns_of(calls.trace.named(_OF_NORM, calls.trace.device_work)) > 0
+        result: Mask = (self.heavy > 1) | (norms & calls.backward)
+        return result
+
+    @cached_property
     def light(self) -> Mask:
         """Which calls only pass the gradient of a weight on to it."""
         return self.named(*_HANDS_ON) | self.accumulated
@@ -122,7 +134,8 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
     halved[_of_other_calls(backward, passes, unread) & ~unneeded] = True
     chosen = unneeded | halved | unread
     part = halved[calls.call_of_work]
-    of_weight, of_input = (part & trace.named(name, trace.device_work) for name in ("wgrad", "dgrad"))
+    of_weight, of_input = (part & trace.named(name, trace.device_work) for name in (_OF_WEIGHT, _OF_INPUT))
+    of_input |= part & calls.works_of("norm")
     keeps = (np.select([of_weight, of_input, part], [0.0, 1.0, keep], 0.0) for keep in _KEEP)
     edits = EditRange(*(calls.edit(chosen, np.where(halved, 1.0, 0.0), keep) for keep in keeps))
     made_by = calls.forward[np.flatnonzero((unneeded | halved) & (calls.forward >= 0))]
@@ -217,7 +230,7 @@ def _feeding(backward: _Backward, nodes: Ints) -> tuple[Ints, Ints]:
     """
     accumulated, added = backward.accumulated, backward.added
     feeding, handing = [], []
-    for at in np.flatnonzero(backward.heavy[nodes] > 1).tolist():
+    for at in np.flatnonzero(backward.with_weight[nodes]).tolist():
         last = at + 1
         while last < len(nodes) and backward.light[nodes[last]]:
             last += 1

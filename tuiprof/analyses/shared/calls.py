@@ -277,27 +277,27 @@ def arguments(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
 
 
 class _Kernel(msgspec.Struct):
-    blocks: Any = msgspec.field(name="blocks per SM", default=None)
+    grid: list[Any] = msgspec.field(default_factory=list)
 
 
 class _KernelEvent(msgspec.Struct):
     args: _Kernel = msgspec.field(default_factory=_Kernel)
 
 
-def blocks_per_multiprocessor(trace: Trace, rows: Ints) -> npt.NDArray[np.float64]:
-    """Return the thread blocks of each kernel per multiprocessor of its device, as Kineto writes them.
+def grid_widths(trace: Trace, rows: Ints) -> Ints:
+    """Return the thread blocks of each kernel in the first dimension of its grid, as Kineto writes them.
 
-    Below 1, part of the device is idle while the kernel runs. NaN = unknown; only the :data:`ASKED` longest are read.
+    0 = unknown; only the :data:`ASKED` longest are read.
     """
-    found = np.full(len(rows), np.nan)
+    found = np.zeros(len(rows), dtype=np.int64)
     asked = np.argsort(-trace.lengths(rows), kind="stable")[:ASKED]
     for index in asked[np.argsort(trace.ints("ordinal", rows[asked]), kind="stable")].tolist():
         try:
-            blocks = msgspec.json.decode(trace.raw_event(int(rows[index])), type=_KernelEvent).args.blocks
+            grid = msgspec.json.decode(trace.raw_event(int(rows[index])), type=_KernelEvent).args.grid
         except (msgspec.MsgspecError, RecursionError):
             continue
-        if isinstance(blocks, (int, float)) and blocks > 0:
-            found[index] = blocks
+        if grid and isinstance(grid[0], int) and 0 < grid[0] < 2**31:
+            found[index] = grid[0]
     return found
 
 
