@@ -317,11 +317,11 @@ class Evidence:
         inside = calls.inside(operators)
         inside = inside[inside >= 0]
         of_step = calls.steps[inside] * (int(calls.tracks.max(initial=0)) + 1) + calls.tracks[inside]
-        chosen = [operators[:0]]
+        chosen = []
         for one in np.unique(of_step):
             mine = inside[of_step == one]
             chosen.append(calls.between(int(mine.min()), int(mine.max())))
-        return replace(calls.edit(calls.mask(np.concatenate(chosen)), keep, keep), waits=operators[:0])
+        return replace(calls.edit(calls.mask(*chosen), keep, keep), waits=operators[:0])
 
 
 @cached_on_trace

@@ -24,13 +24,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for a logarithm applied to the result of a softmax."""
     calls = evidence.calls
     names = calls.names
-    saved: list[int] = []
-    softmaxes = []
+    saved, softmaxes = [], []
     for first in np.flatnonzero(trace.named(r"^aten::_?softmax$", calls.rows)).tolist():
         mine = calls.after(first, _LONGEST)
         after = next((index for index in mine.tolist() if names[index] not in _BETWEEN), first)
         if names[after] == "aten::log":
-            saved += mine[mine <= after].tolist()
+            saved.append(mine[mine <= after])
             softmaxes.append(first)
     if not softmaxes:
         return
@@ -44,7 +43,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "F.cross_entropy(logits, target), or F.log_softmax, which is also exact where a probability is near 0",
         "high",
         "softmax and log are separate passes over every class, forward and backward",
-        calls.edit(calls.with_backward(calls.mask(saved))) | Edit.of_work(extra),
+        calls.edit(calls.with_backward(calls.mask(*saved))) | Edit.of_work(extra),
         event=int(calls.rows[softmaxes[0]]),
     )
 

@@ -62,7 +62,7 @@ def _written_out(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     ]
     if not found:
         return
-    whole = calls.with_backward(calls.mask(np.concatenate([region.calls for region in found])))
+    whole = calls.with_backward(calls.mask(*(region.calls for region in found)))
     biased = _learned_biases(calls, whole) > len(found) / 2
     causal = any(calls.names[index] in _CAUSAL for index in found[0].busy)
     middle = next(index for index in found[0].busy if "softmax" in calls.names[index])

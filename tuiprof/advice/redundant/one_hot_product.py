@@ -25,21 +25,21 @@ _KEEP: Final = (0.05, 0.3, 0.01)
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for one-hot vectors that are used directly in a product."""
     calls = evidence.calls
-    found, chosen = [], list[int]()
+    found, chosen = [], []
     summed = False
     for made in one_hot_calls(calls):
         vectors = one_hot_vectors(calls, made)
         product = _product(calls, made) if vectors else []
         if product and not any(calls.names[index] in FULL for index in vectors):
             sums = _sums(calls, product[-1])
-            chosen += [*vectors, *product, *sums]
+            chosen += [vectors, product, sums]
             summed |= bool(sums)
             found.append(vectors[0])
     if not found:
         return
     event = int(calls.rows[found[0]])
     sure = calls.names[found[0]] == "aten::one_hot"
-    whole = calls.with_backward(calls.mask(chosen))
+    whole = calls.with_backward(calls.mask(*chosen))
     yield Finding(
         "one-hot vectors are multiplied by a matrix just to select its rows, "
         f"{evidence.how_often(len(found))}",

@@ -35,13 +35,13 @@ _KEEP: Final = {False: (0.15, 0.35, 0.05), True: (0.3, 0.5, 0.2)}
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for one-hot vectors, arithmetic and a sum."""
     calls = evidence.calls
-    found, chosen = [], list[int]()
+    found, chosen = [], []
     smoothed = False
     for made in one_hot_calls(calls):
         vectors = one_hot_vectors(calls, made)
         saved = _until_sum(calls, vectors) if vectors else []
         if saved:
-            chosen += saved
+            chosen.append(saved)
             found.append(vectors[0])
             names = [calls.names[index] for index in saved]
             scaled = sum(name in _ARITHMETIC and name != "aten::neg" for name in names) > 1
@@ -49,7 +49,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not found:
         return
     event = int(calls.rows[found[0]])
-    whole = calls.with_backward(calls.mask(chosen))
+    whole = calls.with_backward(calls.mask(*chosen))
     yield Finding(
         "scores are multiplied by one-hot vectors and summed, several passes over all classes to pick one of each row, "
         f"{evidence.how_often(len(found))}",

@@ -149,8 +149,7 @@ def _location(evidence: Evidence, models: ModelCalls, chosen: Mask) -> str:
 
 def _between(calls: Calls, runs: list[Ints]) -> Mask:
     """Return the calls from the first to the last layer of each run."""
-    between = [calls.between(int(run[0]), int(run[-1])) for run in runs]
-    return calls.mask(np.concatenate([*between, np.empty(0, np.int64)])) & ~calls.backward
+    return calls.mask(*(calls.between(int(run[0]), int(run[-1])) for run in runs)) & ~calls.backward
 
 
 def _same_models(calls: Calls, models: ModelCalls, layers: Ints) -> dict[int, int]:

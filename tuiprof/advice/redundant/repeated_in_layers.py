@@ -41,10 +41,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             found.setdefault(names, []).append(repeated)
     for passes in found.values():
         first = passes[0][0]
-        again = np.concatenate(
-            # With the calls between them that launch nothing.
-            [calls.between(int(part[0]), int(part[-1])) for repeated in passes for part in repeated[1:]]
-        )
+        # With the calls between them that launch nothing.
+        again = (calls.between(int(part[0]), int(part[-1])) for repeated in passes for part in repeated[1:])
         operators = in_a_row(calls.names_of(first))
         event = int(calls.rows[first[0]])
         yield Finding(
@@ -55,7 +53,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "medium",
             "these operators have no backward nodes, so they probably compute positions, masks or constants, which are "
             f"the same in all layers: {operators}",
-            calls.edit(calls.mask(again)),
+            calls.edit(calls.mask(*again)),
             Edit(),
             event=event,
         )

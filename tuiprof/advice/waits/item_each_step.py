@@ -63,7 +63,7 @@ def _without_loop(evidence: Evidence, rows: list[WaitLocation]) -> Edit | None:
     for step in np.unique(calls.steps[inside]):
         mine = inside[calls.steps[inside] == step]
         chosen.append(calls.between(int(mine.min()), _end_of_loop(calls, int(mine.max()))))
-    return calls.edit(calls.mask(np.concatenate(chosen)), 1 / LOOP, 1.0)
+    return calls.edit(calls.mask(*chosen), 1 / LOOP, 1.0)
 
 
 def _end_of_loop(calls: Calls, last: int) -> int:

@@ -32,7 +32,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         places.setdefault(place, []).append((row, made_by))
     for found in places.values():
         row = found[0][0]
-        chosen = calls.mask(np.concatenate([made_by for _, made_by in found]))
+        chosen = calls.mask(*(made_by for _, made_by in found))
         whole = calls.with_backward(chosen)
         edits = (
             EditRange(*(calls.edit(whole, _KEEP_HOST, part) for part in _KEEP))

@@ -125,11 +125,12 @@ class Calls:
         """Return the names of some calls, given as indices."""
         return tuple(self.names[index] for index in indices.tolist())
 
-    def mask(self, indices: Ints | list[int]) -> Mask:
+    def mask(self, *indices: Ints | list[int]) -> Mask:
         """Return some calls, given as indices, as a mask; -1 is none."""
-        chosen = np.asarray(indices, dtype=np.int64)
         result = np.zeros(len(self.rows), dtype=bool)
-        result[chosen[chosen >= 0]] = True
+        for some in indices:
+            chosen = np.asarray(some, dtype=np.int64)
+            result[chosen[chosen >= 0]] = True
         return result
 
     def between(self, first: int, last: int) -> Ints:
