@@ -121,7 +121,7 @@ def _pairs(event: Ints, at: Ints) -> Ints:
 
 
 def _innermost(trace: Trace, rows: Ints, after: Ints, ended: Mask) -> Ints:
-    """Return the row in which a stretch after the begin or the end of an event lies; -1 = in none of ``rows``."""
+    """Return the row in which a stretch after the start or the end of an event lies; -1 = in none of ``rows``."""
     known = np.zeros(len(trace) + 1, dtype=bool)
     known[rows] = True
     parent = trace.nesting.parent

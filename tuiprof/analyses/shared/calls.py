@@ -308,7 +308,7 @@ def grid_widths(trace: Trace, rows: Ints) -> Ints:
 def loops(
     words: npt.NDArray[np.int32], longest: int, least: int, *, alone: Mask | None = None
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield begin, period and full iterations of each loop, shortest periods first; loops do not overlap."""
+    """Yield start, period and full iterations of each loop, shortest periods first; loops do not overlap."""
     # Entries that cannot be part of a loop (any more) get a unique value.
     own_word = -1 - np.arange(len(words), dtype=np.int32)
     words = np.where(words >= 0, words, own_word)
@@ -326,7 +326,7 @@ def loops(
 
 
 def runs(mask: Mask, min_length: int) -> tuple[Ints, Ints]:
-    """Return begin and end of the runs of True with at least the given length."""
+    """Return start and end of the runs of True with at least the given length."""
     at = np.flatnonzero(mask)
     breaks = np.flatnonzero(at[1:] != at[:-1] + 1)
     starts, ends = at[np.append(0, breaks + 1)[: len(at)]], at[np.append(breaks, len(at) - 1)[: len(at)]] + 1

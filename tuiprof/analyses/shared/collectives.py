@@ -604,7 +604,7 @@ def _group(name: str, description: str, said: str, configured: Mapping[str, tupl
 
 
 def buffer_broadcasts(calls: Calls) -> Mask:
-    """Return which calls send a model's buffers at the begin of DistributedDataParallel's forward pass.
+    """Return which calls send a model's buffers at the start of DistributedDataParallel's forward pass.
 
     These are runs of such calls around a broadcast: tensors are joined, sent, and copied back one by one.
     """
