@@ -8,7 +8,7 @@ from typing import Final
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import FETCH_FUNCTIONS, FETCHES, IN_PROCESS, WORKERS, fetches
 from tuiprof.model import Trace
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 #: Minimum share of the step.
 MIN_WAIT: Final = 0.03
@@ -50,22 +50,21 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     beside = workers if kind == IN_PROCESS else more
     if beside:
         least_beside = workers if kind == IN_PROCESS else min(more, _UNKNOWN_MORE)
-        likely, least, most = (
-            with_workers(evidence, number, part, now=kind == WORKERS)
-            for number, part in zip((beside, least_beside, beside), _HAND_OVER, strict=True)
+        edits = EditRange(
+            *(
+                with_workers(trace, number, part, now=kind == WORKERS)
+                for number, part in zip((beside, least_beside, beside), _HAND_OVER, strict=True)
+            )
         )
     else:
-        rows = fetches(trace)
-        likely, least, most = (Edit(host=evidence.host_time(rows, part)) for part in _CHEAPER)
+        edits = EditRange(*(Edit.of_host(trace, fetches(trace), part) for part in _CHEAPER))
     yield Finding(
         _WHAT.get(kind, "each step waits for its batch"),
         where,
         _instead(kind, on_device, workers, more),
         "high" if kind else "medium",
         because if kind else f"every step spends time in `{fetch.range}`",
-        likely,
-        least,
-        most,
+        *edits,
         proof="cpu-training:baseline,workers-1" if beside else "",
         event=fetch.event,
         switch=f"loader_workers={workers}" if kind == IN_PROCESS and workers and not evidence.is_jax else "",
@@ -102,19 +101,16 @@ def _times_more(trace: Trace) -> float:
     return max(min(now + idle, _MAX_WORKERS) / now, min(1 + idle / now, _UNKNOWN_MORE)) if idle else 0.0
 
 
-def with_workers(
-    evidence: Evidence, workers: float, part: float = _HAND_OVER[0], *, now: bool = False
-) -> Edit:
+def with_workers(trace: Trace, workers: float, part: float = _HAND_OVER[0], *, now: bool = False) -> Edit:
     """Return the edit in which workers make the batches in parallel with the step, and the step fetches them.
 
     Args:
-        evidence: The evidence.
+        trace: The trace of the step.
         workers: Their number, or a factor on the current number: the time of the loader is divided by it; 0 =
             batches are made in the step as before.
         part: Time to fetch a batch as a share of the time to make it.
         now: There are already workers, which make batches during the whole step.
     """
-    trace = evidence.trace
     rows = fetches(trace)
     lengths = trace.lengths(rows)
     making = float(lengths.mean()) if len(lengths) else 1.0
@@ -123,7 +119,7 @@ def with_workers(
     # The step waits for what the workers cannot make during its remaining time.
     made = making + rest if now else making
     left = max(_HAND_OVER_NS, part * making, made / workers - rest if workers else making)
-    return Edit(host=evidence.host_time(rows, min(left / max(making, 1.0), 1.0)))
+    return Edit.of_host(trace, rows, min(left / max(making, 1.0), 1.0))
 
 
 def _instead(kind: str, on_device: bool, workers: int, more: float) -> str:

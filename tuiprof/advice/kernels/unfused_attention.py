@@ -12,7 +12,7 @@ from tuiprof.advice.fusing import find_regions
 from tuiprof.analyses.shared.calls import BACKWARD, Calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Mask
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 #: Time of fused attention relative to the matrix products that it replaces: it does not read or write the scores,
 #: and its backward recomputes them; a causal mask halves them, and a learned bias has a gradient as large as the
@@ -67,10 +67,7 @@ def _written_out(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     ]
     if not found:
         return
-    chosen = np.zeros(len(calls.rows), dtype=bool)
-    for region in found:
-        chosen[region.calls] = True
-    whole = calls.with_backward(chosen)
+    whole = calls.with_backward(calls.mask(*(region.calls for region in found)))
     biased = _learned_biases(calls, whole) > len(found) / 2
     causal = any(calls.names[index] in _CAUSAL for index in found[0].busy)
     middle = next(index for index in found[0].busy if "softmax" in calls.names[index])
@@ -89,9 +86,7 @@ def _fallen_back(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for calls of scaled_dot_product_attention that run no fused kernel."""
     calls = evidence.calls
     inside = calls.inside(np.flatnonzero(trace.named(r"^aten::_scaled_dot_product_attention_math$")))
-    chosen = np.zeros(len(calls.rows), dtype=bool)
-    chosen[inside[inside >= 0]] = True
-    chosen &= calls.work_count > 0
+    chosen = calls.mask(inside) & (calls.work_count > 0)
     if not chosen.any():
         return
     times = int(chosen.sum())
@@ -120,16 +115,13 @@ def _finding(
     """Return the finding about some calls, of whose products these shares remain: likely, least and most."""
     calls = evidence.calls
     products = calls.works_of("gemm", "attention")
-    likely, least, most = (_edit(calls, whole, products, part) for part in of_products)
     return Finding(
         what,
         evidence.function_of(event),
         instead,
         "high",
         because,
-        likely,
-        least,
-        most,
+        *EditRange(*(_edit(calls, whole, products, part) for part in of_products)),
         proof="attention:native,sdpa-flash",
         event=event,
     )
@@ -137,7 +129,7 @@ def _finding(
 
 def _edit(calls: Calls, whole: Mask, products: Mask, part: float) -> Edit:
     """Return the edit after which the calls take a share of the time of their products, and no more than they do."""
-    mine = (calls.call_of_work >= 0) & whole[calls.call_of_work]
+    mine = calls.launched_by(whole)
     lengths = calls.trace.lengths(calls.trace.device_work)
     of_products, of_all = (int(lengths[mine & which].sum()) for which in (products, mine))
     # Kernels may keep no more than their own time: what products do not leave room for, the others keep.

@@ -123,8 +123,7 @@ def _on_same_inputs(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]
 
 def _same_parts(calls: Calls, models: ModelCalls, layers: Ints) -> list[Ints]:
     """Return the layers without gradients that calls with gradients begin with, as an earlier one of the step does."""
-    made = np.zeros(len(calls.rows), dtype=bool)
-    made[calls.forward[calls.forward >= 0]] = True
+    made = calls.differentiated
     known: set[tuple[int, str, bytes]] = set()
     found: list[Ints] = []
     layers_of = models.split(layers)
@@ -150,11 +149,7 @@ def _location(evidence: Evidence, models: ModelCalls, chosen: Mask) -> str:
 
 def _between(calls: Calls, runs: list[Ints]) -> Mask:
     """Return the calls from the first to the last layer of each run."""
-    chosen = np.zeros(len(calls.rows), dtype=bool)
-    for run in runs:
-        between = np.arange(run[0], run[-1] + 1)
-        chosen[between[(calls.tracks[between] == calls.tracks[run[0]]) & ~calls.backward[between]]] = True
-    return chosen
+    return calls.mask(*(calls.between(int(run[0]), int(run[-1])) for run in runs)) & ~calls.backward
 
 
 def _same_models(calls: Calls, models: ModelCalls, layers: Ints) -> dict[int, int]:
@@ -202,8 +197,7 @@ def _used_alike(calls: Calls, models: ModelCalls, second: int, first: int) -> In
 
 def _cast_once(calls: Calls, layers: Ints) -> Iterator[Ints]:
     """Yield the layers of forward passes that no backward pass follows, with weights that autocast has cast before."""
-    made = np.zeros(len(calls.rows), dtype=bool)
-    made[calls.forward[calls.forward >= 0]] = True
+    made = calls.differentiated
     for step in np.unique(calls.steps[layers]):
         mine = layers[calls.steps[layers] == step]
         for run in np.split(mine, np.flatnonzero(np.diff(made[mine])) + 1):
