@@ -990,6 +990,7 @@ def test_a_copy_that_starts_the_device_is_not_what_pinned_memory_saves() -> None
         ("aten::hann_window", ("aten::arange", "aten::slice"), MAIN, True),
         ("aten::reshape", (), MAIN, False),
         ("aten::unflatten_dense_tensors", ("aten::narrow", "aten::view"), MAIN, False),
+        ("aten::index", ("aten::as_strided",), MAIN, True),  # it takes a quarter of the time
         ("aten::hann_window", (), BACKWARD, False),
     ],
 )
@@ -1010,7 +1011,7 @@ def test_what_is_computed_on_the_cpu_between_launches(
         assert finding(trace, "host-operators") is None
         return
     row = found(trace, "host-operators")
-    assert "200 µs a step: hann_window" in row["what"]
+    assert f"200 µs a step: {operator.removeprefix('aten::')}" in row["what"]
     assert 0 < row["wins_ns"] <= 200_000
 
 
