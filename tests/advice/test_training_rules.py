@@ -14,6 +14,7 @@ from tuiprof.model.steps import Uncaptured, WorkerRestarts
 AUTOGRAD = "autograd::engine::evaluate_function"
 ACCUMULATE = f"{AUTOGRAD}: torch::autograd::AccumulateGrad"
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>"
+REDUCE = "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<c10::BFloat16, sum_functor>>"
 SOFTMAX = "void cunn_SoftMaxForward<8>"
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
 
@@ -171,6 +172,33 @@ def test_what_lies_behind_a_frozen_layer_still_needs_the_gradient_of_its_input()
     assert row["wins_low_ns"] < 4 * 90_000 < row["wins_ns"] < row["wins_high_ns"]
 
 
+@pytest.mark.parametrize(
+    ("node", "kernels", "saved_us"),
+    [
+        ("AddmmBackward0", ((GEMM, 100), (GEMM, 100), (REDUCE, 30)), 130),
+        ("AddmmBackward0", ((GEMM, 100), (GEMM, 100), ("void splitKreduce_kernel<32>", 30)), 115),
+        ("NativeLayerNormBackward0", (("layer_norm_grad_input_kernel", 40), ("GammaBetaBackward", 60)), 60),
+        ("NativeLayerNormBackward0", (("cudnn_batch_norm_backward", 40),), 0),
+    ],
+    ids=["bias", "products in parts", "norm", "one kernel for all"],
+)
+def test_gradients_of_biases_and_norms_are_not_needed_either(
+    node: str, kernels: tuple[tuple[str, float], ...], saved_us: float
+) -> None:
+    steps = Steps()
+    for _ in range(4):
+        for number in range(2):
+            steps.op("aten::linear", ((GEMM, 100),), sequence=number)
+        steps.op(f"{AUTOGRAD}: {node}", kernels, sequence=1, track=BACKWARD)
+        steps.op(ACCUMULATE, ((ELEMENTWISE, 20),), inside="aten::add_", track=BACKWARD)
+        steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 100),), sequence=0, track=BACKWARD)
+        steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 100),)))
+        steps.end()
+    row = found(steps.trace(), "unneeded-gradients")
+    assert row["wins_ns"] == pytest.approx((saved_us + 20) * 1000, rel=0.02)
+
+
 def attacked(clears: bool = True, adds: bool = False, updates: int = 1) -> Trace:
     """Steps with two backward passes for the gradient of the input, which add to those of four layers, and a third."""
     steps = Steps()
@@ -265,6 +293,23 @@ def test_a_numbered_model_runs_twice() -> None:
     row = found(numbered("GPT #1, no gradients", "GPT #2, no gradients", "GPT #1"), "repeated-forward")
     assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03), "the reference model stays"
     assert row["where"] == "GPT #1, no gradients"
+
+
+@pytest.mark.parametrize(
+    ("learned", "saved_us"), [(("exp", "mul"), 600 + 2 * 50), (("exp", "sum"), 600 + 50), ((), 600)]
+)
+def test_what_is_computed_alike_from_both_passes_is_computed_once(
+    learned: tuple[str, ...], saved_us: float
+) -> None:
+    steps = Steps()
+    for _ in range(4):
+        for name, uses in (("GPT #1, no gradients", ("exp", "mul")), ("GPT #1", learned)):
+            steps.within(name, *(("aten::linear", ((GEMM, 100),)) for _ in range(6)))
+            for op in uses:
+                steps.op(f"aten::{op}", ((ELEMENTWISE, 50),))
+        steps.within("Optimizer.step#SGD.step", ("aten::_fused_sgd_", ((ELEMENTWISE, 100),)))
+        steps.end()
+    assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(saved_us * 1000, rel=0.02)
 
 
 @pytest.mark.parametrize(

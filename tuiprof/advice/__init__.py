@@ -8,10 +8,10 @@ it (:mod:`tuiprof.whatif`) gives the saving of every rule in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Final, Literal
+from typing import Final
 
 import polars as pl
 
@@ -26,7 +26,7 @@ from tuiprof.model.intervals import total
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_ns, format_ns_span, format_share, plural
 from tuiprof.plugins import discover
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 from tuiprof.whatif.replay import TOLERANCE, Calibrated, Losses, Win, losses
 
 __all__ = [
@@ -140,8 +140,8 @@ def losses_of(trace: Trace, window: Window, index: int) -> Losses | str:
     assert item.win is not None, "what can be replayed has a price"
     if not item.finding.remainder:
         return losses(trace, step, edit, item.win.ns)
-    others = all_of([other for other in found if other.win and not other.finding.remainder])
-    return losses(trace, step, edit, item.win.ns, on=others)
+    others = all_of(other for other in found if other.win and not other.finding.remainder)
+    return losses(trace, step, edit, item.win.ns, on=others.likely)
 
 
 class _Lacking(Exception):
@@ -173,10 +173,10 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None, tr
     settings = [Priced(rule, finding, None) for rule, finding in found if finding.edit is None]
     edits = [(rule, finding) for rule, finding in found if finding.edit is not None]
     if step is None:
-        edits.sort(key=lambda item: -_touched_ns(trace, item[1].edit))
+        edits.sort(key=lambda item: -touched_ns(trace, item[1]))
         return Priorities((*settings, *(Priced(rule, finding, None) for rule, finding in edits)), None)
     priced = _price([item for item in edits if not item[1].remainder], step)
-    others = all_of(priced)
+    others = all_of(priced).likely
     left = [item for item in edits if item[1].remainder]
     # Faster kernels can make the host what a step is bound by, so what is left for it may be more than it saves now.
     now = {id(item.finding): item for item in _price(left, step)}
@@ -185,7 +185,7 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None, tr
     step_ns = step.step_ns + sum(item.finding.rare_ns[0] for item in priced)
     result, before, edit = [], 0.0, Edit()
     for item in priced:
-        edit = edit | (item.finding.edit or Edit())
+        edit = edit | item.finding.edits.likely
         together_ns = step.likely_ns(edit)
         adds, before = together_ns - before, together_ns
         captured_ns = item.win.ns - item.finding.rare_ns[0] if item.win else 0.0
@@ -193,7 +193,7 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None, tr
         result.append(replace(item, share=share, overlaps=adds < _ADDS * captured_ns))
     together = None
     if priced:
-        together = step.win(all_of(priced), all_of(priced, "least"), all_of(priced, "most"))
+        together = step.win(*all_of(priced))
         for item in priced:
             together = _with_rare(together, item.finding)
     shown = {id(item.finding) for item in result}
@@ -209,7 +209,7 @@ def _price(found: Sequence[tuple[str, Finding]], step: Calibrated, on: Edit | No
             continue
         likely, rare = step.likely_ns(finding.edit, on=on), finding.rare_ns[0]
         if likely + rare >= MIN_SHARE * step.step_ns:
-            win = step.win(finding.edit, finding.least, finding.most, on=on, likely_ns=likely)
+            win = step.win(*finding.edits, on=on, likely_ns=likely)
             worth.append(Priced(rule, finding, _with_rare(win, finding)))
     return _ordered(worth)
 
@@ -230,18 +230,14 @@ def _ordered(priced: list[Priced]) -> list[Priced]:
     return sorted(priced, key=_saved_ns, reverse=True)
 
 
-def all_of(priced: Sequence[Priced], which: Literal["edit", "least", "most"] = "edit") -> Edit:
+def all_of(priced: Iterable[Priced]) -> EditRange:
     """Return the edits of several findings as one."""
-    edit = Edit()
-    for item in priced:
-        edit = edit | (getattr(item.finding, which) or item.finding.edit or Edit())
-    return edit
+    return EditRange.all_of(item.finding.edits for item in priced)
 
 
-def _touched_ns(trace: Trace, edit: Edit | None) -> float:
-    """Return the host time and device work that an edit removes: the sort key if nothing can be replayed."""
-    if edit is None:
-        return 0.0
+def touched_ns(trace: Trace, finding: Finding) -> float:
+    """Return how much host time and device work the edit of a finding removes: the order if nothing can be replayed."""
+    edit = finding.edits.likely
     host = (edit.host.ends - edit.host.starts) * (1 - edit.host.keep)
     work = trace.lengths(edit.work) * (1 - edit.keep)
     return float(host.sum() + work.sum())

@@ -13,7 +13,7 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import opening
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Report, Trace, Window
-from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
+from tuiprof.model.intervals import Coverage, Ints, clip, complement
 from tuiprof.model.report import Answer, Change, Lane, LaneKind, Line, Picture, Range
 
 #: The analyses with a line on the page, in this order.
@@ -85,8 +85,8 @@ def picture(trace: Trace, window: Window | None = None) -> Picture | None:
     lanes = [
         Lane("steps", "steps", _ranges(trace, low, high, steps)),
         Lane("host", "ranges", _phases(trace, low, high)),
-        _lane("launches", "calls", _rows(trace, trace.links.launches), edges),
-        _lane("host waits", "waits", _rows(trace, counted), edges),
+        _lane("launches", "calls", trace.union(trace.links.launches), edges),
+        _lane("host waits", "waits", trace.union(counted), edges),
     ]
     several = len(trace.device_indices) > 1
     for index in trace.device_indices[:_DEVICES]:
@@ -96,10 +96,6 @@ def picture(trace: Trace, window: Window | None = None) -> Picture | None:
         lanes.append(_lane("idle", "idle", complement(*busy, low, high), edges))
     lanes = [lane for lane in lanes if lane.ranges or any(lane.shares)]
     return Picture(title, high - low, tuple(lanes)) if lanes else None
-
-
-def _rows(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    return union(trace.starts[rows], trace.ends[rows])
 
 
 def _lane(label: str, kind: LaneKind, spans: tuple[Ints, Ints], edges: Ints) -> Lane:
@@ -125,7 +121,7 @@ def _phases(trace: Trace, low: int, high: int) -> tuple[Range, ...]:
     if not len(rows):
         return ()
     rows = rows[trace.track_codes[rows] == np.bincount(trace.track_codes[rows]).argmax()]
-    rows = rows[_waits.outermost(trace, rows)]
+    rows = _waits.outermost(trace, rows)
     found = []
     for row in rows.tolist():
         start, end = max(int(trace.starts[row]), low), min(int(trace.ends[row]), high)

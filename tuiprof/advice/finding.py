@@ -25,7 +25,7 @@ from tuiprof.model.intervals import Ints
 from tuiprof.model.steps import SampledLine
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_count
-from tuiprof.whatif import Edit, HostTime
+from tuiprof.whatif import Edit, EditRange, HostTime
 from tuiprof.whatif.replay import Calibrated
 
 #: Columns that identify the location of a wait.
@@ -64,6 +64,12 @@ class Finding:
     #: The switch with which the probe makes the change in a trial: ``"loader_workers=4"`` (see
     #: :mod:`tuiprof.probe.frameworks.trial_hooks`); empty = nothing.
     switch: str = ""
+
+    @property
+    def edits(self) -> EditRange:
+        """The change with its limits; none for a setting that has to be changed first."""
+        edit = self.edit or Edit()
+        return EditRange(edit, self.least or edit, self.most or edit)
 
     def of(self, step: Calibrated | None) -> Finding:
         """Return the same with the change limited to the replayed steps, which are all that is priced."""
@@ -274,25 +280,24 @@ class Evidence:
     @cached_property
     def optimizer_steps(self) -> Ints:
         """Rows of the outermost optimizer step ranges that PyTorch marks."""
-        rows = np.flatnonzero(self.trace.named(r"^Optimizer\.step#") & self.trace.on_host)
-        return rows[outermost(self.trace, rows)]
+        return outermost(self.trace, self.trace.host_events(r"^Optimizer\.step#"))
 
     # -- changes -------------------------------------------------------------------------------------------
 
-    def host_time(self, rows: Ints, keep: float = 0.0) -> HostTime:
-        """Return the host time of events that keep only a share of it."""
-        trace = self.trace
-        return HostTime(
-            trace.track_codes[rows].astype(np.int64),
-            trace.starts[rows],
-            trace.ends[rows],
-            np.full(len(rows), keep),
-        )
+    def share_of_time(self, rows: Ints) -> float:
+        """Return the time of some host events as a share of the trace."""
+        low, high = self.trace.span
+        return float(self.trace.lengths(rows).sum()) / max(high - low, 1)
+
+    def share_of_device_time(self, work: Ints) -> float:
+        """Return the time of some device work as a share of all of it."""
+        lengths = self.trace.lengths
+        return float(lengths(work).sum()) / max(int(lengths(self.trace.device_work).sum()), 1)
 
     def work_in(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return the rows of the device work and the device API calls within host events."""
         trace = self.trace
-        outer = np.sort(rows[outermost(trace, rows)])
+        outer = np.sort(outermost(trace, rows))
         calls_inside = trace.host_calls[index_of_outer(trace, outer, trace.host_calls) >= 0]
         launch = trace.links.launch_of[trace.device_work]
         return trace.device_work[np.isin(launch, calls_inside)], calls_inside
@@ -301,7 +306,7 @@ class Evidence:
         """Return the edit in which host events shrink or disappear, with the work that they launch and their waits."""
         work, inside = self.work_in(rows)
         waits = np.union1d(rows, inside)  # a wait may be a Python event: jax.device_get
-        return Edit(waits, self.host_time(rows, keep_host), work, np.full(len(work), keep_work))
+        return Edit(waits, HostTime.of(self.trace, rows, keep_host), work, np.full(len(work), keep_work))
 
     def shortened(self, operators: Ints, keep: float) -> Edit:
         """Return the edit in which all calls of a step from the first to the last of some operators take less time.
@@ -312,12 +317,11 @@ class Evidence:
         inside = calls.inside(operators)
         inside = inside[inside >= 0]
         of_step = calls.steps[inside] * (int(calls.tracks.max(initial=0)) + 1) + calls.tracks[inside]
-        chosen = np.zeros(len(calls.rows), dtype=bool)
+        chosen = []
         for one in np.unique(of_step):
             mine = inside[of_step == one]
-            between = np.arange(mine.min(), mine.max() + 1)
-            chosen[between[calls.tracks[between] == calls.tracks[mine[0]]]] = True
-        return replace(calls.edit(chosen, keep, keep), waits=operators[:0])
+            chosen.append(calls.between(int(mine.min()), int(mine.max())))
+        return replace(calls.edit(calls.mask(*chosen), keep, keep), waits=operators[:0])
 
 
 @cached_on_trace

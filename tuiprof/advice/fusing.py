@@ -18,7 +18,7 @@ from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Ints, Mask
 from tuiprof.model.trace import cached_on_trace
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 _MATMUL: Final = re.compile(r"^aten::(matmul|__matmul__|bmm|baddbmm|einsum|mm)$")
 _SOFTMAX: Final = re.compile(r"^aten::(softmax|_softmax|special_softmax)$")
@@ -44,6 +44,8 @@ SWISH: Final = ("aten::sigmoid", "aten::mul")
 #: A call, or so many in the same order, repeated more often than this process one tensor after the other.
 _LONGEST_PERIOD: Final = 8
 _MAX_OF_ONE: Final = 8
+#: Maximum number of operators that a finding names.
+_NAMED: Final = 10
 #: Minimum and maximum number of calls in a written-out norm.
 _NORM: Final = range(4, 16)
 
@@ -85,14 +87,13 @@ def find_regions(trace: Trace) -> Regions:
                 taken[first : last + 1] = True
                 attention.append(_region(calls, run[first : last + 1]))
         for first, last in _stretches(rowwise[run] & ~taken):
-            names = [calls.names[index] for index in run[first : last + 1]]
-            for low, high in _norms(names):
+            for low, high in _norms(calls.names_of(run[first : last + 1])):
                 taken[first + low : first + high + 1] = True
                 norms.append(_region(calls, run[first + low : first + high + 1]))
         for first, last in _stretches(pointwise[run] & ~taken):
             chain = run[first : last + 1]
             long = len(chain) >= MIN_CHAIN and not _is_loop(calls, chain)
-            if long or tuple(calls.names[index] for index in chain) == SWISH:
+            if long or calls.names_of(chain) == SWISH:
                 chains.append(_region(calls, chain))
     return Regions(tuple(attention), tuple(norms), tuple(chains))
 
@@ -109,9 +110,7 @@ def _all_work(calls: Calls, kinds: frozenset[str]) -> Mask:
     trace = calls.trace
     allowed = calls.works_of(*kinds)
     allowed &= ~trace.named(r"HtoD|DtoH|Host", trace.device_work)
-    known = calls.call_of_work >= 0
-    others = np.bincount(calls.call_of_work[known & ~allowed], minlength=len(calls.rows))
-    result: Mask = (others == 0) & (calls.work_count > 0)
+    result: Mask = (calls.work_count_of(~allowed) == 0) & (calls.work_count > 0)
     return result
 
 
@@ -129,13 +128,11 @@ def _stretches(mask: Mask) -> Iterator[tuple[int, int]]:
 
 
 def _region(calls: Calls, busy: Ints) -> Region:
-    first, last = int(busy[0]), int(busy[-1])
-    between = np.arange(first, last + 1)
-    return Region(between[calls.tracks[between] == calls.tracks[first]], busy)
+    return Region(calls.between(int(busy[0]), int(busy[-1])), busy)
 
 
 def _attentions(calls: Calls, run: Ints, light: Mask) -> Iterator[tuple[int, int]]:
-    names = [calls.names[index] for index in run]
+    names = calls.names_of(run)
     for position, name in enumerate(names):
         if not _SOFTMAX.match(name):
             continue
@@ -149,7 +146,7 @@ def _attentions(calls: Calls, run: Ints, light: Mask) -> Iterator[tuple[int, int
             yield first, last
 
 
-def _product(names: list[str], run: Ints, light: Mask, positions: range) -> int | None:
+def _product(names: Sequence[str], run: Ints, light: Mask, positions: range) -> int | None:
     """Return the position of the next matrix product; None if other work comes first."""
     for position in positions:
         if _MATMUL.match(names[position]):
@@ -159,7 +156,7 @@ def _product(names: list[str], run: Ints, light: Mask, positions: range) -> int 
     return None
 
 
-def _norms(names: list[str]) -> Iterator[tuple[int, int]]:
+def _norms(names: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield first and last position of each written-out norm: from its first mean to its last scaling."""
     means = [i for i, name in enumerate(names) if _MEAN.match(name)]
     begin = 0
@@ -209,11 +206,10 @@ _SHORTEST_NS: Final = 1_500.0
 
 def fused(
     calls: Calls, regions: Sequence[Region], host_ns: tuple[float, float, float], host_part: float
-) -> tuple[Edit, Edit, Edit]:
-    """Return the edits in which each region and its backward are one call each: likely, least and most helpful.
+) -> EditRange:
+    """Return the edits in which each region and its backward are one call each.
 
-    Elementwise kernels are memory-bound, so the time of one pass over a tensor is the time of a kernel divided by
-    the number of tensors that it reads and writes.
+    Elementwise kernels are memory-bound, so what remains is the time of some passes over a tensor.
     """
     trace = calls.trace
     region_of = np.full(len(calls.rows), -1, dtype=np.int32)
@@ -222,20 +218,18 @@ def fused(
     forward = region_of >= 0
     # A backward node that does more does not belong to an elementwise operator, whatever its sequence number.
     known = calls.call_of_work >= 0
-    heavier = np.bincount(calls.call_of_work[known & ~calls.works_of(*ROWWISE)], minlength=len(calls.rows))
+    heavier = calls.work_count_of(~calls.works_of(*ROWWISE))
     backward = (calls.forward >= 0) & forward[calls.forward] & (heavier == 0)
     region_of[backward] = region_of[calls.forward[backward]]
     call = np.maximum(calls.call_of_work, 0)
     lengths = trace.lengths(trace.device_work).astype(np.float64)
-    binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", trace.device_work)
     mine = np.flatnonzero(known & forward[call])
-    passes = lengths[mine] / np.where(binary[mine], _BINARY, _UNARY)
-    tensor_ns = _upper_quartiles(region_of[call[mine]], passes, len(regions))
+    tensor_ns = _upper_quartiles(region_of[call[mine]], pass_ns(trace)[mine], len(regions))
     edits = []
     for forward_tensors, backward_tensors, least_part, call_ns in zip(
         _FORWARD, _BACKWARD, _MIN_PART, host_ns, strict=True
     ):
-        edit = Edit()
+        parts = []
         for part, tensors in ((forward, forward_tensors), (backward, backward_tensors)):
             total = np.bincount(
                 region_of[call[known & part[call]]],
@@ -248,12 +242,22 @@ def fused(
                 region_of[part], weights=trace.lengths(calls.rows[part]), minlength=len(regions)
             )
             keep_host = np.minimum(call_ns / np.maximum(host_part * host, 1.0), 1.0)
-            edit = edit | calls.edit(
-                part, keep_host[np.maximum(region_of, 0)], keep[np.maximum(region_of[call], 0)]
+            parts.append(
+                calls.edit(part, keep_host[np.maximum(region_of, 0)], keep[np.maximum(region_of[call], 0)])
             )
-        edits.append(edit)
-    likely, least, most = edits
-    return likely, least, most
+        edits.append(Edit.all_of(parts))
+    return EditRange(*edits)
+
+
+@cached_on_trace
+def pass_ns(trace: Trace) -> Floats:
+    """Return how long each device work takes for one pass over a tensor if it is an elementwise kernel, ns.
+
+    Such kernels are memory-bound, so that is their time divided by the number of tensors that they read and write.
+    """
+    work = trace.device_work
+    binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", work)
+    return trace.lengths(work) / np.where(binary, _BINARY, _UNARY)
 
 
 def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:
@@ -266,11 +270,9 @@ def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:
     return np.where(sizes > 0, found, 0.0)
 
 
-def in_a_row(chain: str, max_names: int = 10) -> str:
-    """Return the first names of a long chain; consecutive repetitions are named once."""
-    parts = chain.split(" → ")
-    runs = [(name, len(list(run))) for name, run in groupby(parts)]
+def in_a_row(names: Sequence[str]) -> str:
+    """Return the first names of a chain of operators for a sentence; consecutive repetitions are named once."""
+    runs = [(name.removeprefix("aten::"), len(list(run))) for name, run in groupby(names)]
     texts = [f"{name} ×{count}" if count > 1 else name for name, count in runs]
-    return " → ".join(texts[:max_names]) + (
-        f" → … ({len(parts)} operators)" if len(texts) > max_names else ""
-    )
+    more = f" → … ({len(names)} operators)" if len(texts) > _NAMED else ""
+    return " → ".join(texts[:_NAMED]) + more

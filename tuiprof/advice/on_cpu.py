@@ -14,7 +14,7 @@ from tuiprof.analyses.shared.replay import host_faster, main_thread
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Mask, union
 from tuiprof.model.trace import cached_on_trace
-from tuiprof.whatif import Edit
+from tuiprof.whatif import EditRange
 
 #: Shorter operators without device work are views and bookkeeping.
 MIN_NS: Final = 30_000
@@ -36,8 +36,7 @@ THREADS: Final = "; their threads keep other cores busy between them, which slow
 def operators_on_cpu(trace: Trace) -> Mask:
     """Return which framework calls of the main thread compute in a step and neither launch nor call the device."""
     calls, main = calls_of(trace), main_thread(trace)
-    used = np.zeros(len(calls.rows), dtype=bool)
-    used[calls.call_of_host_call[calls.call_of_host_call >= 0]] = True
+    used = calls.mask(calls.call_of_host_call)
     computing: Mask = (calls.steps >= 0) & (trace.lengths(calls.rows) >= MIN_NS) & (calls.work_count == 0)
     computing &= trace.named(r"^aten::", calls.rows) & ~trace.named(VIEWS, calls.rows)
     computing &= ~(calls.backward | used | calls.begin_in(fetches(trace)) | _only_views(calls))
@@ -58,7 +57,7 @@ def _only_views(calls: Calls) -> Mask:
     return result
 
 
-def without_threads(trace: Trace, gone: Mask) -> tuple[Edit, Edit, Edit] | None:
+def without_threads(trace: Trace, gone: Mask) -> EditRange | None:
     """Return the edits in which the rest of the host is faster without some of these operators; None = it is not."""
     seen, calls = trace.uncaptured, calls_of(trace)
     if seen is None or (seen.busy_cores or 0) < MIN_BUSY or len(fetches(trace)):
@@ -68,5 +67,4 @@ def without_threads(trace: Trace, gone: Mask) -> tuple[Edit, Edit, Edit] | None:
         return None
     ends = trace.ends[calls.rows[lengths > 0]]
     spinning = union(ends, ends + _SPIN_NS)
-    likely, least, most = (host_faster(trace, keep, within=spinning) for keep in _KEEP_REST)
-    return likely, least, most
+    return EditRange(*(host_faster(trace, keep, within=spinning) for keep in _KEEP_REST))

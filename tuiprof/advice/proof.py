@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from tuiprof.advice import Priced, all_of, priorities
+from tuiprof.advice import Priced, all_of, priorities, touched_ns
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Column, Table, Trace
 from tuiprof.model.units import format_change
@@ -72,7 +72,7 @@ def prove(before: Trace, after: Trace, *, waits_alone: bool = False) -> Proof | 
     )
     if not gone:
         return None
-    win = step.win(all_of(gone), all_of(gone, "least"), all_of(gone, "most"))
+    win = step.win(*all_of(gone))
     if win.low_ns <= 0 and win.ns < _MIN_SHARE * step.step_ns:
         return None
     return Proof(gone, win)
@@ -103,9 +103,7 @@ def _extent(item: Priced, trace: Trace) -> _Extent:
     edit, steps = item.finding.edit, max(len(trace.steps), 1)
     if edit is None:  # a setting has no extent
         return _Extent(math.inf, math.inf)
-    host = (edit.host.ends - edit.host.starts) * (1 - edit.host.keep)
-    work = trace.lengths(edit.work) * (1 - edit.keep)
-    return _Extent(len(edit.waits) / steps, float(host.sum() + work.sum()) / steps)
+    return _Extent(len(edit.waits) / steps, touched_ns(trace, item.finding) / steps)
 
 
 def _identity(item: Priced) -> tuple[str, str]:

@@ -6,17 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
-from tuiprof.advice import MIN_SHARE, Evidence, priorities
+from tuiprof.advice import MIN_SHARE, priorities
 from tuiprof.advice.host.loader_workers import with_workers
-from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses.shared.replay import host_faster, replayed
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict
 from tuiprof.model.units import format_factor, format_ns, format_share
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 from tuiprof.whatif.replay import Win
 
 NAME, TITLE = "whatif", "What if"
@@ -27,9 +25,7 @@ class Change:
     """One change to evaluate."""
 
     text: str  # its name, for example ``"without item-each-step"``
-    edit: Edit  # the likely change to the step
-    least: Edit | None = None  # where it helps least; None = as likely
-    most: Edit | None = None  # where it helps most; None = as likely
+    edits: EditRange
 
 
 def changes(
@@ -48,10 +44,10 @@ def changes(
     asked = [change for text in without for change in _without(trace, text)]
     asked += [_scaled(trace, text) for text in scale]
     if loader_workers is not None:
-        evidence = Evidence(trace, {"data_loading": run_analysis("data_loading", trace)})
-        asked.append(Change(f"{loader_workers} loader workers", with_workers(evidence, loader_workers)))
+        edit = with_workers(trace, loader_workers)
+        asked.append(Change(f"{loader_workers} loader workers", EditRange.exactly(edit)))
     if host is not None:
-        asked.append(Change(f"the host's time × {host:g}", host_faster(trace, host)))
+        asked.append(Change(f"the host's time × {host:g}", EditRange.exactly(host_faster(trace, host))))
     return asked
 
 
@@ -62,18 +58,14 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
         return Unavailable(NAME, f"the step cannot be replayed: {step}", "")
     stepped, whole = bool(step.graph.step_count), step.step_ns
     if asked:
-        rows = [(change.text, step.win(change.edit, change.least, change.most)) for change in asked]
-        together = [Edit(), Edit(), Edit()]
-        for change in asked:
-            parts = (change.edit, change.least or change.edit, change.most or change.edit)
-            together = [before | part for before, part in zip(together, parts, strict=True)]
-        in_all: Win | None = step.win(*together)
+        rows = [(change.text, step.win(*change.edits)) for change in asked]
+        in_all: Win | None = step.win(*EditRange.all_of(change.edits for change in asked))
     else:
         found = priorities(trace)
         whole = whole if found.step_ns is None else found.step_ns
-        names = _names([item.rule for item in found.findings if item.win is not None])
-        wins = [item.win for item in found.findings if item.win is not None]
-        rows = [(f"without {name}", win) for name, win in zip(names, wins, strict=True)]
+        priced = [(item.rule, item.win) for item in found.findings if item.win is not None]
+        names = _names([rule for rule, _ in priced])
+        rows = [(f"without {name}", win) for name, (_, win) in zip(names, priced, strict=True)]
         in_all = found.together
     if len(rows) > 1 and in_all is not None:
         rows.append(("all together", in_all))
@@ -147,7 +139,7 @@ def _without(trace: Trace, text: str) -> list[Change]:
     if not found:
         raise _no_finding(trace, rule)
     asked = [
-        Change(f"without {name}", item.finding.edit or Edit(), item.finding.least, item.finding.most)
+        Change(f"without {name}", item.finding.edits)
         for name, item in zip(_names([rule] * len(found)), found, strict=True)
     ]
     if not number:
@@ -195,9 +187,8 @@ def _scaled(trace: Trace, text: str) -> Change:
         raise UsageProblem(
             f"no kernel has {pattern!r} in its name", "tuiprof report TARGET kernels lists them"
         )
-    lengths = trace.lengths(work)
-    share = float(lengths.sum() / max(trace.lengths(trace.device_work).sum(), 1))
+    share = float(trace.lengths(work).sum() / max(trace.lengths(trace.device_work).sum(), 1))
     return Change(
         f"{len(work)} kernels with {pattern!r} ({format_share(share)} of device time) × {factor:g}",
-        Edit(work=work, keep=np.full(len(work), factor)),
+        EditRange.exactly(Edit.of_work(work, factor)),
     )

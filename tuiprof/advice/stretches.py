@@ -12,7 +12,7 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.model import Trace, Window
-from tuiprof.model.intervals import Coverage, Floats, Ints, Mask, union
+from tuiprof.model.intervals import Coverage, Floats, Ints, Mask
 from tuiprof.model.trace import cached_on_trace
 
 #: Operators that compute nothing: they are long only if the thread is held up.
@@ -61,7 +61,7 @@ def long_stretches(trace: Trace) -> Stretches:
     on, starts, ends, inside, usual, times, first = (
         column[~held] for column in (on, starts, ends, inside, usual, times, first)
     )
-    busy = Coverage(*union(trace.starts[trace.device_work], trace.ends[trace.device_work]))
+    busy = Coverage(*trace.union(trace.device_work))
     idle = busy.between(starts, ends) <= (1 - _IDLE) * (ends - starts)
     return Stretches(on, starts, ends, inside, usual, times, first.astype(bool), idle)
 
@@ -121,7 +121,7 @@ def _pairs(event: Ints, at: Ints) -> Ints:
 
 
 def _innermost(trace: Trace, rows: Ints, after: Ints, ended: Mask) -> Ints:
-    """Return the row in which a stretch after the begin or the end of an event lies; -1 = in none of ``rows``."""
+    """Return the row in which a stretch after the start or the end of an event lies; -1 = in none of ``rows``."""
     known = np.zeros(len(trace) + 1, dtype=bool)
     known[rows] = True
     parent = trace.nesting.parent

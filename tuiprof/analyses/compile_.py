@@ -12,7 +12,7 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.scope import Scope, host_time_by_step
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
-from tuiprof.model.intervals import Ints, clip, distinct, total, union
+from tuiprof.model.intervals import Ints, clip, distinct, total
 from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "compile", "Compile"
@@ -45,7 +45,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     compiled = np.flatnonzero(trace.named(_COMPILED) & inside & ~trace.is_category("python_function"))
     if not len(compiling) and not len(compiled):
         return Unavailable(NAME, "nothing was compiled: no compiler ranges or regions", "")
-    time = total(*clip(*union(trace.starts[compiling], trace.ends[compiling]), scope.low, scope.high))
+    time = total(*clip(*trace.union(compiling), scope.low, scope.high))
     regions = _regions(trace, scope, compiled)
     recompiled = regions.filter(pl.col("version") > 0)
     per_step = None
@@ -125,7 +125,7 @@ def _region_table(regions: pl.DataFrame) -> Table:
 
 
 def _time_table(trace: Trace, rows: Ints) -> Table:
-    outer = rows[_waits.outermost(trace, rows)]
+    outer = _waits.outermost(trace, rows)
     frame = (
         pl.DataFrame(
             {

@@ -126,7 +126,7 @@ def fetches(trace: Trace) -> Ints:
     host = trace.on_host
     mask = trace.named(_idle.DATA_LOADING) | (trace.named(_OWN_RANGE) & trace.is_category("annotation"))
     rows = np.flatnonzero((mask & host) | trace.is_category("dataloader")).astype(np.int64)
-    return rows[_waits.outermost(trace, rows)]
+    return _waits.outermost(trace, rows)
 
 
 def _kind(trace: Trace, scope: Scope) -> str | None:

@@ -278,7 +278,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
             labels[code] = f"{label} (engine)"
     table = table.with_columns(_in_words("operator", labels))
     threads = len(distinct(trace.track_codes[rows]))
-    busy = total(*union(trace.starts[rows], trace.ends[rows]))
+    busy = total(*trace.union(rows))
     first = table.row(0, named=True)
     sentence = (
         f"no device activity in this trace; on the CPU, {first['operator']} takes "

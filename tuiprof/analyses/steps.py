@@ -258,7 +258,7 @@ def _phases(scope: Scope, times: Ints) -> Table:
     trace = scope.trace
     named = trace.is_category("annotation") | (trace.is_category("cpu_op") & trace.named(_FRAMEWORK_RANGE))
     rows: Ints = np.flatnonzero(named & ~trace.named(_MARKER) & (trace.steps.step_of >= 0))
-    rows = rows[_waits.outermost(trace, rows)]
+    rows = _waits.outermost(trace, rows)
     rows = rows[scope.in_steps(rows)]
     backward = _backward(trace)
     starts, ends = trace.starts[rows], trace.ends[rows]

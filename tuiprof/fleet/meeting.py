@@ -285,7 +285,7 @@ class Job:
 
     @cached_property
     def _levels(self) -> list[tuple[Ints, Ints, Ints]] | None:
-        """Rows of collectives that can be replayed at once, their begins, and their number of rows.
+        """Rows of collectives that can be replayed at once, their starts, and their number of rows.
 
         None = the ranks' orders of collectives contradict one another, because they overlap.
         """

@@ -211,7 +211,7 @@ def summarise(trace: Trace, file: int, rank: int, size: int) -> Summary:
         "path": str(path or ""),
         "rank": rank,
         "host": trace.info.host or _host_in_name(path.name if path is not None else ""),
-        "device": trace.info.devices[0].name if trace.info.devices else "",
+        "device": trace.info.device_name,
         "bytes": size,
         "origin_unix_ns": trace.info.origin_unix_ns,
         "on_device": steps.on_device,

@@ -134,7 +134,7 @@ def repeated(trace: Trace) -> tuple[pl.DataFrame, str]:
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> tuple[Ints, Ints]:
     """Return the host rows whose name matches, and the code of each name."""
-    rows = np.flatnonzero(trace.named(pattern.pattern) & trace.on_host)
+    rows = trace.host_events(pattern.pattern)
     return rows, trace.name_codes[rows].astype(np.int64)
 
 

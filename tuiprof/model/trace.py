@@ -237,6 +237,11 @@ class TraceInfo:
     #: Other top-level properties of the file, untouched.
     properties: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def device_name(self) -> str:
+        """Name of the first device; empty = not said."""
+        return self.devices[0].name if self.devices else ""
+
 
 class RawSource(Protocol):
     """Gives back the untouched text of an event."""
@@ -363,6 +368,14 @@ class Trace:
         lengths: Ints = self.ends[rows] - self.starts[rows]
         return lengths
 
+    def longest(self, rows: Ints) -> int:
+        """Return the row of the longest of some events."""
+        return int(rows[np.argmax(self.lengths(rows))])
+
+    def union(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return when at least one of some events runs, as a disjoint set in ns."""
+        return union(self.starts[rows], self.ends[rows])
+
     # Codes are as narrow as can be, but signed: -1 may stand for none.
 
     @derived
@@ -415,6 +428,10 @@ class Trace:
         """Return which of :attr:`names` match a regular expression (searched anywhere)."""
         search = re.compile(predicate).search
         return np.fromiter((search(name) is not None for name in self.names), bool, len(self.names))
+
+    def host_events(self, predicate: str) -> Ints:
+        """Return the rows of the host events in whose name a regular expression is found."""
+        return np.flatnonzero(self.named(predicate) & self.on_host)
 
     # -- extent --------------------------------------------------------------------------------------------
 
@@ -493,8 +510,7 @@ class Trace:
     def busy(self, device: int) -> tuple[Ints, Ints]:
         """Return when a device works: the union over all its streams, as a disjoint set in ns."""
         if device not in self._busy:
-            rows = self.work_of(device)
-            self._busy[device] = union(self.starts[rows], self.ends[rows])
+            self._busy[device] = self.union(self.work_of(device))
         return self._busy[device]
 
     @derived

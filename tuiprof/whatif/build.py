@@ -16,7 +16,7 @@ from tuiprof.whatif.graph import CALL, JOIN, SHORT_GAP_NS, WAIT, WORK, Graph, Ho
 
 #: Tolerance of the host and device clocks, ns.
 SKEW_NS = 5_000
-#: Work that starts this soon after the begin of its launch was held back by it, ns.
+#: Work that starts this soon after the start of its launch was held back by it, ns.
 PROMPT_NS = 40_000
 #: A thread that records nothing for this long while another works has handed over to it, ns.
 SILENT_NS = 50_000
@@ -103,8 +103,8 @@ _COLUMNS = tuple(column.name for column in fields(_Nodes))
 class _Call:
     """A call that becomes one or two nodes."""
 
-    begin: int  # its begin; for a wait, the begin of the waiting, ns
-    end: int  # its end, ns
+    start: int  # ns; for a wait, when the host began to wait
+    end: int  # ns
     row: int
     launches: bool  # whether it launches work
     wait: int  # index into the waits; ``_BLOCKED`` = a launch blocked by a full queue
@@ -114,9 +114,9 @@ class _Call:
 class _Handover:
     """A pause of the main thread in which other threads work for it."""
 
-    begin: int  # its begin, ns
-    end: int  # its end, ns
-    spans: dict[int, tuple[int, int]]  # begin and end of the work of each other thread in it
+    start: int  # ns
+    end: int  # ns
+    spans: dict[int, tuple[int, int]]  # start and end of the work of each other thread in it
     stops: int = -1  # the node in which the main thread stops; -1 = not made yet
     goes_on: int = -1  # the node in which it continues
 
@@ -190,9 +190,9 @@ class GraphBuilder:
         #: A join, and the row of the work on another stream before it.
         self.released: list[tuple[int, int]] = []
         self.waiting: list[tuple[int, _Call]] = []
-        #: The last node of a stream, and when the work launched before the stretch ended, ns since the begin.
+        #: The last node of a stream, and when the work launched before the stretch ended, ns since the start.
         self.backlogs: list[tuple[int, int]] = []
-        self.last: list[tuple[int, int]] = []  # a node, and when it was reached, ns since the begin
+        self.last: list[tuple[int, int]] = []  # a node, and when it was reached, ns since the start
         self.wrapped: list[int] = []  # nodes after one of the previous round, besides first ones
         self.unexplained_ns = 0
 
@@ -223,17 +223,17 @@ class GraphBuilder:
         wait_of = dict(zip(waits.rows[at].tolist(), at.tolist(), strict=True))
         found = []
         times = zip(rows.tolist(), trace.starts[rows].tolist(), trace.ends[rows].tolist(), strict=True)
-        for row, begin, end in times:
+        for row, start, end in times:
             wait = wait_of.pop(row, _NO_WAIT)
-            if wait == _NO_WAIT and end - begin >= BLOCKED_LAUNCH_NS:
+            if wait == _NO_WAIT and end - start >= BLOCKED_LAUNCH_NS:
                 # Its work may have started before the call returned.
-                launched, ended = (int(np.searchsorted(instants, begin)) for instants in self.queued)
-                end = max(begin, min(end, self.first_start[row]))
-                wait, begin = (_BLOCKED, begin) if launched - ended >= FULL_QUEUE else (_NO_WAIT, end)
-            found.append(_Call(begin, end, row, True, wait))
+                launched, ended = (int(np.searchsorted(instants, start)) for instants in self.queued)
+                end = max(start, min(end, self.first_start[row]))
+                wait, start = (_BLOCKED, start) if launched - ended >= FULL_QUEUE else (_NO_WAIT, end)
+            found.append(_Call(start, end, row, True, wait))
         for row, index in wait_of.items():
             found.append(_Call(int(waits.starts[index]), int(waits.ends[index]), row, False, index))
-        return sorted(found, key=lambda call: (call.begin, -call.end))
+        return sorted(found, key=lambda call: (call.start, -call.end))
 
     def _islands(self, track: int) -> tuple[Ints, Ints]:
         """Return when a thread records operators or calls, short silences included."""
@@ -246,53 +246,53 @@ class GraphBuilder:
         return starts, ends - SILENT_NS
 
     def _handovers(self, islands: list[tuple[Ints, Ints]]) -> list[_Handover]:
-        """Find pauses of the main thread in which other threads work, from their begin to their end."""
+        """Find pauses of the main thread in which other threads work, from their start to their end."""
         found = []
         silences = complement(*islands[0], self.low, self.high)
-        for begin, end in zip(*(part.tolist() for part in silences), strict=True):
-            if end - begin < SILENT_NS:
+        for start, end in zip(*(part.tolist() for part in silences), strict=True):
+            if end - start < SILENT_NS:
                 continue
             spans = {}
             for thread, (starts, ends) in enumerate(islands[1:], 1):
-                within = (starts >= begin - SKEW_NS) & (ends <= end + SKEW_NS)
+                within = (starts >= start - SKEW_NS) & (ends <= end + SKEW_NS)
                 if within.any():
                     spans[thread] = int(starts[within][0]), int(ends[within][-1])
             if spans:
-                found.append(_Handover(begin, end, spans))
+                found.append(_Handover(start, end, spans))
         return found
 
     def _starts_beside(
         self, calls: list[list[_Call]], islands: list[tuple[Ints, Ints]], handovers: list[_Handover]
     ) -> list[int]:
-        """Return when other threads begin to work beside the main thread.
+        """Return when other threads start to work beside the main thread.
 
         It has caused that: JAX, for example, copies a batch in a thread of its own.
         """
         found: list[int] = []
         for thread in range(1, len(calls)):
-            begins = np.array([call.begin for call in calls[thread]], dtype=np.int64)
+            instants = np.array([call.start for call in calls[thread]], dtype=np.int64)
             spans = [handover.spans[thread] for handover in handovers if thread in handover.spans]
             # The first span is empty, so that each call has one before it.
             lows, highs = np.array([(-1, -1), *spans], dtype=np.int64).T
-            beside = begins >= highs[np.searchsorted(lows, begins, side="right") - 1]
+            beside = instants >= highs[np.searchsorted(lows, instants, side="right") - 1]
             starts = islands[thread][0]
-            at = np.unique(np.searchsorted(starts, begins[beside], side="right")) - 1
+            at = np.unique(np.searchsorted(starts, instants[beside], side="right")) - 1
             found += starts[at[at >= 0]].tolist()
         return found
 
     def _main_thread(self, calls: list[_Call], handovers: list[_Handover], beside: list[int]) -> None:
         nodes, node, at = self.nodes, -1, self.low
-        plan: list[tuple[int, _Call | _Handover | None]] = [(call.begin, call) for call in calls]
-        plan += [(handover.begin, handover) for handover in handovers]
+        plan: list[tuple[int, _Call | _Handover | None]] = [(call.start, call) for call in calls]
+        plan += [(handover.start, handover) for handover in handovers]
         plan += [(instant, None) for instant in beside]
-        for begin, item in sorted(plan, key=lambda entry: entry[0]):
+        for start, item in sorted(plan, key=lambda entry: entry[0]):
             if item is None:
-                if begin > at:
-                    node, at = nodes.host(CALL, 0, -1, node, at, begin), begin
+                if start > at:
+                    node, at = nodes.host(CALL, 0, -1, node, at, start), start
             elif isinstance(item, _Call):
                 node, at = self._call(0, item, node, at)
-            elif item.begin >= at:
-                item.stops = nodes.host(CALL, 0, -1, node, at, item.begin)
+            elif item.start >= at:
+                item.stops = nodes.host(CALL, 0, -1, node, at, item.start)
                 item.goes_on = node = nodes.host(CALL, 0, -1, item.stops, item.end, item.end)
                 at = item.end
         node = nodes.host(CALL, 0, -1, node, at, self.high)
@@ -308,10 +308,10 @@ class GraphBuilder:
         for handover in handovers:
             if thread not in handover.spans or handover.stops < 0:
                 continue
-            begin, end = handover.spans[thread]
-            inside = [call for call in left if begin <= call.begin < end]
-            left = [call for call in left if not begin <= call.begin < end]
-            node, at = handover.stops, handover.begin
+            start, end = handover.spans[thread]
+            inside = [call for call in left if start <= call.start < end]
+            left = [call for call in left if not start <= call.start < end]
+            node, at = handover.stops, handover.start
             for call in inside:
                 node, at = self._call(thread, call, node, at)
             if end == max(until for _, until in handover.spans.values()):
@@ -321,10 +321,10 @@ class GraphBuilder:
         keys = nodes.key[: self.main_nodes]
         node, at, island = -1, self.low, -1
         for call in left:
-            now = int(np.searchsorted(islands[0], call.begin, side="right"))
+            now = int(np.searchsorted(islands[0], call.start, side="right"))
             if now != island or node < 0:
                 # Keys of the main thread ascend: its nodes were added in order.
-                node = bisect_right(keys, call.begin) - 1
+                node = bisect_right(keys, call.start) - 1
                 at = keys[node] if node >= 0 else self.low
                 if node < 0:  # the main thread has no node yet in this round
                     node = self.main_nodes - 1
@@ -334,20 +334,20 @@ class GraphBuilder:
 
     def _call(self, thread: int, call: _Call, node: int, at: int) -> tuple[int, int]:
         """Add the nodes of a call; return the last one of the thread, and the instant from which host time counts."""
-        nodes, begin, row = self.nodes, max(call.begin, at), call.row
+        nodes, start, row = self.nodes, max(call.start, at), call.row
         if call.launches and call.wait != _BLOCKED:
-            node = self.node_of_launch[row] = nodes.host(CALL, thread, row, node, at, begin)
-            at = begin
+            node = self.node_of_launch[row] = nodes.host(CALL, thread, row, node, at, start)
+            at = start
         if call.wait != _NO_WAIT:
-            node = nodes.host(WAIT, thread, row, node, at, begin)
-            at = nodes.key[node] = max(call.end, begin)
+            node = nodes.host(WAIT, thread, row, node, at, start)
+            at = nodes.key[node] = max(call.end, start)
             self.waiting.append((node, call))
         if call.launches and call.wait == _BLOCKED:
             node = self.node_of_launch[row] = nodes.host(CALL, thread, row, node, at, at)
         return node, at
 
     def _since_low(self, instant: int, launched: int) -> int:
-        """Return an instant since the begin, without the time for which the profiler blocked a launch."""
+        """Return an instant since the start, without the time for which the profiler blocked a launch."""
         return instant - self.low - int(self.profiler.between(self.low, launched))
 
     # -- devices -------------------------------------------------------------------------------------------
@@ -470,30 +470,30 @@ class GraphBuilder:
         )
         before = -1
         columns = (stream.rows, stream.starts, stream.ends, stream.launch, gaps, latencies)
-        for row, begin, end, launch, gap, latency in zip(
+        for row, start, end, launch, gap, latency in zip(
             *(column.tolist() for column in columns), strict=True
         ):
             lag = min(latency, latency_ns)
             prompt = before < 0 or (latency <= PROMPT_NS and (latency <= gap or gap > SHORT_GAP_NS))
-            cause = None if prompt or gap <= SHORT_GAP_NS else _released_by(others, begin, begin - gap)
+            cause = None if prompt or gap <= SHORT_GAP_NS else _released_by(others, start, start - gap)
             if before < 0 and queued:
-                gap = begin - stream.busy_until
+                gap = start - stream.busy_until
             elif prompt or (cause is None and latency <= gap):
                 gap, lag = min(gap, gap_ns), latency  # launched once the stream was free, or just before
             elif gap > SHORT_GAP_NS:
                 if cause is None:
                     # Whatever the stream waits for, it also waits without this work.
                     self.unexplained_ns += gap
-                    before, gap = nodes.device(JOIN, -1, begin, before, float(gap)), 0
+                    before, gap = nodes.device(JOIN, -1, start, before, float(gap)), 0
                 else:
                     before = nodes.device(
-                        JOIN, -1, begin, before, min(gap, gap_ns), other_ns=float(begin - cause[1])
+                        JOIN, -1, start, before, min(gap, gap_ns), other_ns=float(start - cause[1])
                     )
                     self.released.append((before, cause[0]))
                     gap = 0
             for work in ordered.get(row, ()):
-                free_ns = float(begin - gap - self.trace.ends[work])
-                before = nodes.device(JOIN, -1, begin, before, 0.0, other_ns=min(free_ns, 0.0))
+                free_ns = float(start - gap - self.trace.ends[work])
+                before = nodes.device(JOIN, -1, start, before, 0.0, other_ns=min(free_ns, 0.0))
                 self.released.append((before, work))
             peers = self.peers_ns.get(row, 0)
             before = nodes.device(
@@ -504,7 +504,7 @@ class GraphBuilder:
                 float(gap),
                 self.node_of_launch[launch],
                 float(lag),
-                float(end - begin - peers),
+                float(end - start - peers),
                 float(peers),
                 index,
             )
@@ -518,14 +518,14 @@ class GraphBuilder:
         """Link each wait to the work that it waits for."""
         numbered = self._numbered(streams) if self.event_waits else {}
         found = [(node, call, self._awaited(call, streams, numbered)) for node, call in self.waiting]
-        returns = [call.end - work[0][0] for _, call, work in found if work and work[0][0] > call.begin]
-        free = [call.end - call.begin for _, call, work in found if not work or work[0][0] <= call.begin]
+        returns = [call.end - work[0][0] for _, call, work in found if work and work[0][0] > call.start]
+        free = [call.end - call.start for _, call, work in found if not work or work[0][0] <= call.start]
         return_ns = max(_median(returns, DEFAULT_CALL_NS), 0.0)
         call_ns = min(_median(free, DEFAULT_CALL_NS), DEFAULT_CALL_NS)
         nodes = self.nodes
         for node, call, work in found:
-            blocked = bool(work) and work[0][0] > call.begin
-            took = float(call.end - call.begin)
+            blocked = bool(work) and work[0][0] > call.start
+            took = float(call.end - call.start)
             nodes.before_ns[node] = min(took, call_ns) if blocked else took
             if not work:
                 continue
@@ -551,7 +551,7 @@ class GraphBuilder:
         found = []
         for stream in streams:
             # Work in a stream starts in launch order.
-            at = int(np.searchsorted(stream.launched, call.begin)) - 1
+            at = int(np.searchsorted(stream.launched, call.start)) - 1
             if earlier:
                 at = min(at, int(np.searchsorted(stream.ends, call.end + SKEW_NS, side="right")) - 1)
             if at >= 0 and stream.ends[at] <= call.end + SKEW_NS:
@@ -680,14 +680,14 @@ def _median(values: npt.ArrayLike, otherwise: float) -> float:
     return float(np.median(given)) if len(given) else otherwise
 
 
-def _released_by(others: list[_Stream], begin: int, free: int) -> tuple[int, int] | None:
+def _released_by(others: list[_Stream], start: int, free: int) -> tuple[int, int] | None:
     """Return the row and the end of the work on another stream after which work started; None = no such work."""
     found = None
     for stream in others:
-        at = int(np.searchsorted(stream.ends, begin, side="right")) - 1
+        at = int(np.searchsorted(stream.ends, start, side="right")) - 1
         if (
             at >= 0
-            and stream.ends[at] > max(free, begin - PROMPT_NS)
+            and stream.ends[at] > max(free, start - PROMPT_NS)
             and (found is None or stream.ends[at] > found[1])
         ):
             found = int(stream.rows[at]), int(stream.ends[at])

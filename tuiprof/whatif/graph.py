@@ -1,6 +1,6 @@
 """A captured stretch of training as a dependency graph of calls and device work.
 
-Every node is an instant: the begin of a host call, the return of a wait, the end of device work. It is reached after
+Every node is an instant: the start of a host call, the return of a wait, the end of device work. It is reached after
 the last of its predecessors, each plus a delay::
 
     reached[node] = max(reached[before] + before_ns, reached[other] + other_ns)
@@ -22,7 +22,7 @@ the stream, work that started later by its launch, or by work on another stream 
 delay is kept for that predecessor; for the other one the median of such cases is used. The method is that of Daydream
 (Zhu et al., USENIX ATC 2020).
 
-A profiler takes host time when it records: at the begin and the end of every operator and device API call. Between
+A profiler takes host time when it records: at the start and the end of every operator and device API call. Between
 events the host runs at its normal speed: a Python loop without operators takes no longer while captured. So captured
 host time is corrected per event (:class:`HostClock`), never by one factor.
 """
@@ -80,7 +80,7 @@ class Graph:
     tracks: tuple[int, ...]  # track of each thread
     last: Ints  # the last node of the main thread and of each stream, which end a round
     last_captured_ns: Floats  # when each of ``last`` was reached in the capture, ns since ``low``
-    low: int  # begin of the stretch, ns since the trace origin
+    low: int  # start of the stretch, ns since the trace origin
     high: int  # its end on the host
     step_count: int  # steps in it; 0 = the trace marks none
     #: Busy time of the busiest device per step (in total without steps), overlaps counted once.
@@ -167,7 +167,7 @@ class HostClock:
         names = _numberless(trace)[trace.name_codes[rows]]
         # Which event begins (even) or ends (odd) at each instant.
         events = np.concatenate(([-2], 2 * names, 2 * names + 1, [-1]))[order]
-        # Recording the begin of an event takes time after it, recording its end before it; splitting it around the
+        # Recording the start of an event takes time after it, recording its end before it; splitting it around the
         # instant is close enough.
         only = recording.between(at[:-1], at[1:]) >= np.maximum(np.diff(at), 1)
         cost = (half[:-1] + half[1:]) / 2 + np.where(only, _ALL_OF_IT * captured, 0.0)

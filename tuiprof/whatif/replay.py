@@ -67,11 +67,11 @@ class Replay:
         return self.step_ns(self.graph.alone) if len(self.graph.alone.waits) else self.unchanged_ns
 
     def once(self) -> Floats:
-        """Replay the first round: when each of ``graph.last`` is reached, ns since the begin of the stretch."""
+        """Replay the first round: when each of ``graph.last`` is reached, ns since the start of the stretch."""
         return self.first_round().reached[self.graph.last]
 
     def first_round(self, edit: Edit | None = None) -> Round:
-        """Replay one round from how the streams were at its begin."""
+        """Replay one round from how the streams were at its start."""
         reached: list[float] = self.graph.rest.tolist()
         _round(reached, *self._edges(edit or Edit()))
         return Round(np.array(reached), self.graph.rest)
@@ -178,7 +178,7 @@ def _kept_host(edit: Edit, track: int, at: Ints) -> Floats | None:
     )
     np.minimum.at(keep, inside, np.repeat(parts, counts))
     # A change that begins or ends between two events shrinks a part of the time between them.
-    for index, begin, end, part in (
+    for index, start, end, part in (
         (
             first - 1,
             host.starts[mine],
@@ -187,9 +187,9 @@ def _kept_host(edit: Edit, track: int, at: Ints) -> Floats | None:
         ),
         (last, np.maximum(at[last], host.starts[mine]), np.where(last >= first, host.ends[mine], 0), parts),
     ):
-        partly = (index >= 0) & (index < len(keep)) & (end > begin)
+        partly = (index >= 0) & (index < len(keep)) & (end > start)
         at_index = index[partly]
-        covered = (end - begin)[partly] / np.maximum((at[at_index + 1] - at[at_index]), 1)
+        covered = (end - start)[partly] / np.maximum((at[at_index + 1] - at[at_index]), 1)
         np.multiply.at(keep, at_index, 1 - np.minimum(covered, 1.0) * (1 - part[partly]))
     return keep
 
@@ -485,8 +485,8 @@ _PACES = 0.98
 class Losses:
     """Where a stretch loses the time that a change saves; stretches of captured time in order, shape ``(k,)``."""
 
-    starts: Ints  # begin of each, captured ns
-    ends: Ints  # end of each, captured ns
+    starts: Ints  # captured ns
+    ends: Ints  # captured ns
     #: Time lost in each and not recovered later, ns without the profiler. The sum is the saving of the change.
     ns: Floats
     high: int  # end of the replayed stretch, captured ns
@@ -497,8 +497,8 @@ class Instants:
     """The replayed times of a stretch on the axis of the trace, starting when it was captured."""
 
     work: Ints  # rows of the remaining device work, in order of ``starts``
-    starts: Ints  # begin of each, ns
-    ends: Ints  # end of each, ns
+    starts: Ints  # ns
+    ends: Ints  # ns
     captured: Ints  # instants of the main thread in the capture, ns, ascending
     replayed: Ints  # when the main thread reaches them, ns, shape of ``captured``
 
@@ -572,7 +572,7 @@ def _of_pacing_stream(trace: Trace, replay: Replay, before: Edit, after: Edit) -
     last = max(streams)[1]
     mine = np.flatnonzero((graph.kind == WORK) & (graph.thread == graph.thread[last]))
     rows = graph.row[mine]
-    # Begin and end of each item alternate.
+    # Start and end of each item alternate.
     captured = np.stack((trace.starts[rows], trace.ends[rows]), axis=1).ravel()
     late, early = (
         np.stack(
@@ -592,15 +592,15 @@ def _of_main_thread(replay: Replay, done: Round, edit: Edit) -> tuple[Ints, Floa
     mine = np.flatnonzero(graph.thread == 0)
     # A node that continues after another thread has done its part begins when that has.
     resumed = graph.other_start[mine]
-    begin = np.where(resumed >= 0, np.minimum(graph.host_start[mine], resumed), graph.host_start[mine])
-    order = np.argsort(begin, kind="stable")
-    mine, resumed, begin = mine[order], resumed[order], begin[order]
+    start = np.where(resumed >= 0, np.minimum(graph.host_start[mine], resumed), graph.host_start[mine])
+    order = np.argsort(start, kind="stable")
+    mine, resumed, start = mine[order], resumed[order], start[order]
     end = graph.host_end[mine]
-    at = np.unique(np.concatenate((clock.at, begin, end)))
+    at = np.unique(np.concatenate((clock.at, start, end)))
     passed = replay.passed(0, edit)
-    node = np.maximum(np.searchsorted(begin, at, side="right") - 1, 0)
+    node = np.maximum(np.searchsorted(start, at, side="right") - 1, 0)
     from_ns, until_ns = done.predecessors(graph, mine)[node], done.reached[mine][node]
-    now, first, last = (np.interp(instant, clock.at, passed) for instant in (at, begin[node], end[node]))
+    now, first, last = (np.interp(instant, clock.at, passed) for instant in (at, start[node], end[node]))
     continues = (resumed[node] >= 0) & (at >= resumed[node])
     reached = np.where(
         at > end[node], until_ns, np.where(continues, until_ns - (last - now), from_ns + now - first)

@@ -27,9 +27,6 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     warming_up = not evidence.stepped and first_uses(trace)[1] >= MIN_FIRST_USE
     if not rows or warming_up:
         return
-    edit = Edit()
-    for row in rows:
-        edit = edit | evidence.without_waiting(row)
     calls = sorted({call for row in rows for call in row.calls.split(" + ")})
     times = sum(row.per_step or row.count for row in rows)
     run, often = "run" if len(calls) > 1 else "runs", "once" if round(times) == 1 else f"{times:.0f} times"
@@ -49,7 +46,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "these calls wait for the device, in most steps"
         if evidence.stepped
         else "these calls wait for the device; without step markers, they may belong to a warm-up",
-        edit,
+        Edit.all_of(map(evidence.without_waiting, rows)),
         None if evidence.stepped else Edit(),
         event=cause.event,
         environment={} if evidence.is_jax else {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},

@@ -25,16 +25,15 @@ MIN_SHARE, MIN_NODES = 0.5, 5
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for a backward pass in which most nodes are checked for NaN."""
-    nodes = np.flatnonzero(trace.named("^" + BACKWARD) & ~trace.named(_ACCUMULATES))
-    if len(nodes) < MIN_NODES:
+    is_node = trace.named("^" + BACKWARD) & ~trace.named(_ACCUMULATES)
+    nodes = np.count_nonzero(is_node)
+    if nodes < MIN_NODES:
         return
-    is_node = np.zeros(len(trace), dtype=bool)
-    is_node[nodes] = True
     checks = np.flatnonzero(trace.named(_CHECK))
     checks = checks[trace.nesting.directly_in(is_node, checks)]
     nan_checks = checks[trace.named(r"^aten::isnan$", checks)]
     checked = np.unique(trace.nesting.parent[nan_checks])
-    if len(checked) < MIN_SHARE * len(nodes):
+    if len(checked) < MIN_SHARE * nodes:
         return
     yield Finding(
         "autograd anomaly mode is on: gradients are checked for NaN "
@@ -43,7 +42,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "torch.autograd.set_detect_anomaly(False), or no detect_anomaly() around the step (Lightning: "
         "Trainer(detect_anomaly=False)); turn it on only to hunt a NaN",
         "high",
-        f"isnan inside {len(checked)} of {len(nodes)} backward nodes, called by the autograd engine itself",
+        f"isnan inside {len(checked)} of {nodes} backward nodes, called by the autograd engine itself",
         evidence.without_operators(checks) | Edit(host=_stacks(trace, evidence)),
         event=int(nan_checks[0]),
     )
@@ -56,10 +55,9 @@ def _stacks(trace: Trace, evidence: Evidence) -> HostTime:
     the median time of a view.
     """
     calls = evidence.calls
-    made = np.bincount(calls.forward[calls.forward >= 0], minlength=len(calls.rows)) > 0
     rows = np.flatnonzero(trace.is_category("cpu_op"))
     at = calls.inside(rows)
-    rows = rows[(at >= 0) & made[at] & ~calls.backward[at]]
+    rows = rows[(at >= 0) & calls.differentiated[at] & ~calls.backward[at]]
     parent = trace.nesting.parent[rows]
     is_view, first = np.zeros(len(trace), dtype=bool), np.full(len(trace), np.iinfo(np.int64).max)
     is_view[rows] = trace.named(_VIEWS, rows)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Coverage, union
+from tuiprof.model.intervals import Coverage
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 #: A process that keeps at most this many cores busy computes on one. At least so many others have to be idle.
 ONE_CORE: Final = 1.3
@@ -35,28 +33,21 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if seen.busy_cores > ONE_CORE or seen.idle_cores < MIN_IDLE:
         return
     rows = evidence.calls.rows
-    lengths = trace.lengths(rows)
-    loading = fetches(trace)
-    loads = Coverage(*union(trace.starts[loading], trace.ends[loading]))
-    long = (lengths >= LONG_NS) & (loads.between(trace.starts[rows], trace.ends[rows]) == 0)
-    rows, lengths = rows[long], lengths[long]
-    if trace.steps.starts.size:
-        in_steps = trace.steps.step_of[rows] >= 0
-        rows, lengths = rows[in_steps], lengths[in_steps]
-    low, high = trace.span
-    if lengths.sum() < MIN_SHARE * (high - low):
+    rows = rows[trace.lengths(rows) >= LONG_NS]
+    loads = Coverage(*trace.union(fetches(trace)))
+    rows = rows[loads.between(trace.starts[rows], trace.ends[rows]) == 0]
+    if evidence.stepped:
+        rows = rows[trace.steps.step_of[rows] >= 0]
+    share = evidence.share_of_time(rows)
+    if share < MIN_SHARE:
         return
     usable = min(seen.usable_cores or _MAX_CORES, _MAX_CORES)
     threads = min(1 + round(seen.idle_cores), usable)
     if threads < 2:  # the process may not use more
         return
-    likely, least, most = (
-        Edit(host=evidence.host_time(rows, 1 / (1 + adds * (threads - 1)))) for adds in _ADDS
-    )
-    longest = int(rows[np.argmax(lengths)])
-    share = format_rough_share(lengths.sum() / (high - low))
+    longest = trace.longest(rows)
     yield Finding(
-        f"{share} of the time is spent in operators that could use more threads; the run keeps "
+        f"{format_rough_share(share)} of the time is spent in operators that could use more threads; the run keeps "
         f"{seen.busy_cores:.1f} cores busy and leaves {seen.idle_cores:.1f} idle",
         f"longest in {operator_label(trace.name(longest))}",
         "remove --xla_cpu_multi_thread_eigen=false from XLA_FLAGS, and give the process all cores "
@@ -66,9 +57,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "cores (taskset, the scheduler)",
         "medium",
         "CPU time of the process during training, from the session",
-        likely,
-        least,
-        most,
+        *EditRange(*(Edit.of_host(trace, rows, 1 / (1 + adds * (threads - 1))) for adds in _ADDS)),
         event=longest,
         environment={} if evidence.is_jax else {"OMP_NUM_THREADS": str(threads)},
     )

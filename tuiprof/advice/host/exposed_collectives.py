@@ -10,13 +10,13 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.collectives import peer_waits
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Coverage, Floats, Ints, union
-from tuiprof.whatif import Edit
+from tuiprof.model.intervals import Coverage, Floats, Ints
+from tuiprof.whatif import Edit, EditRange
 
 _COLLECTIVE = r"(?i)nccl|rccl|hccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
 #: Share of the exposed time that can be hidden: the first bucket cannot start before the backward pass, and the
-#: last cannot end with it.
-_HIDDEN, _LEAST, _MOST = 0.7, 0.0, 1.0
+#: last cannot end with it. Likely, least and most.
+_HIDDEN = (0.7, 0.0, 1.0)
 _TORCH = "overlap it: larger DDP buckets, FSDP prefetch, gradient accumulation with no_sync()"
 #: What runs in the forward pass is between layers, not about gradients.
 _BETWEEN_LAYERS = (
@@ -46,14 +46,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         mine, others = work[collective[work]], work[~collective[work]]
         # The transfer begins when the last rank has arrived.
         begins, ends = trace.starts[mine] + waits.of(mine), trace.ends[mine]
-        hidden = Coverage(*union(trace.starts[others], trace.ends[others])).between(begins, ends)
+        hidden = Coverage(*trace.union(others)).between(begins, ends)
         rows.append(mine)
         exposed.append(1 - hidden / np.maximum(ends - begins, 1))
     every = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
     if not len(every):
         return
     shares = np.concatenate(exposed)
-    likely, least, most = (Edit(work=every, keep=1 - part * shares) for part in (_HIDDEN, _LEAST, _MOST))
+    edits = EditRange(*(Edit.of_work(every, 1 - part * shares) for part in _HIDDEN))
     exposed_ns = (trace.lengths(every) - waits.of(every)) * shares
     longest = int(every[np.argmax(exposed_ns)])
     yield Finding(
@@ -62,9 +62,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         _JAX if evidence.is_jax else _instead(evidence, every, exposed_ns),
         "medium",
         "time in collectives that no other work overlaps, without waits for other ranks",
-        likely,
-        least,
-        most,
+        *edits,
         event=longest,
     )
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.host.python_time import IN_MEAN, own_collections, rare_collections_ns
 from tuiprof.analyses.shared.idle import GARBAGE
@@ -16,13 +14,11 @@ from tuiprof.whatif import Edit
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for the ranges of the garbage collector, except in code that makes what is collected."""
-    rows = np.flatnonzero(trace.named(GARBAGE) & trace.on_host)
-    if len(rows):
-        rows = rows[outermost(trace, rows)]
-        rows = rows[~own_collections(trace, rows)]
+    rows = outermost(trace, trace.host_events(GARBAGE))
+    rows = rows[~own_collections(trace, rows)]
     if not len(rows):
         return
-    lengths, rare_ns = trace.lengths(rows), rare_collections_ns(trace, rows)
+    rare_ns = rare_collections_ns(trace, rows)
     yield Finding(
         f"Python's garbage collector runs {'once' if len(rows) == 1 else f'{len(rows)} times'}"
         + (f" in {evidence.step_count} steps" if evidence.stepped else ""),
@@ -30,9 +26,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "gc.freeze() after building the model, gc.disable() in the loop and gc.collect() every N steps",
         "high",
         "its own ranges fall inside the steps" + (IN_MEAN if any(rare_ns) else ""),
-        Edit(host=evidence.host_time(rows)),
+        Edit.of_host(trace, rows),
         rare_ns=rare_ns,
-        event=int(rows[np.argmax(lengths)]),
+        event=trace.longest(rows),
     )
 
 

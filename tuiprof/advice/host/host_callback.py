@@ -31,12 +31,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for callbacks, grouped by function."""
     if not evidence.is_jax:
         return
-    rows = np.flatnonzero(trace.named(_RUNS_CALLBACK) & trace.on_host)
-    rows = rows[outermost(trace, rows)]
-    operators = np.flatnonzero(trace.named(_OPERATOR) & trace.on_host)
-    operators = operators[outermost(trace, operators)]
+    operators = outermost(trace, trace.host_events(_OPERATOR))
     places: dict[str, list[int]] = {}
-    for row in rows.tolist():
+    for row in outermost(trace, trace.host_events(_RUNS_CALLBACK)).tolist():
         places.setdefault(_called(trace, row), []).append(row)
     for place, found in places.items():
         mine = np.array(found)
@@ -54,8 +51,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "jax.pure_callback, io_callback or jax.debug frames around a Python function",
             # Its arguments are copied to the host first, so the host waits for the device.
             evidence.without_operators(np.union1d(mine, operators[distinct(inside)])),
-            Edit(host=evidence.host_time(mine)),
-            event=int(mine[np.argmax(trace.lengths(mine))]),
+            Edit.of_host(trace, mine),
+            event=trace.longest(mine),
         )
 
 

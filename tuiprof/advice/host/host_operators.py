@@ -10,13 +10,13 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.on_cpu import THREADS, operators_on_cpu, without_threads
-from tuiprof.advice.waits.pageable_memory import OF_LINK, follow, pinned
+from tuiprof.advice.waits.pageable_memory import follow, pinned
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
 from tuiprof.analyses.shared.waits import PAGEABLE_TO_DEVICE, TO_DEVICE
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_ns
-from tuiprof.whatif import Edit
+from tuiprof.whatif import EditRange
 
 #: Minimum share of the step, and of the steps that have such operators.
 MIN_SHARE: Final = 0.02
@@ -43,13 +43,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         total[calls.names[index].removeprefix("aten::")] += int(lengths[index])
     names = [name for name, _ in total.most_common(_NAMED)]
     longest = int(calls.rows[chosen][np.argmax(lengths[chosen])])
-    likely, least, most = (calls.edit(chosen, keep, 0.0) for keep in _KEEP)
-    copied_at, *moved = _copied(trace, evidence, calls.rows[chosen])
-    is_copied = len(moved[0].work) > 0
-    likely, least, most = (edit | copied for edit, copied in zip((likely, least, most), moved, strict=True))
+    copied_at, copied = _copied(trace, evidence, calls.rows[chosen])
+    is_copied = len(copied.likely.work) > 0
+    edits = EditRange(*(calls.edit(chosen, keep) for keep in _KEEP)) | copied
     faster = without_threads(trace, chosen)
     if faster is not None:
-        likely, least, most = (edit | rest for edit, rest in zip((likely, least, most), faster, strict=True))
+        edits |= faster
     yield Finding(
         f"operators compute on the CPU for {format_ns(a_step)} a step: {', '.join(names)}"
         + ("; then the result is copied to the device" if is_copied else ""),
@@ -62,27 +61,22 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "medium",
         "operators of the main thread without device work or runtime calls"
         + (THREADS if faster is not None else ""),
-        likely,
-        least,
-        most,
+        *edits,
         event=longest,
     )
 
 
-def _copied(trace: Trace, evidence: Evidence, operators: Ints) -> tuple[str, Edit, Edit, Edit]:
+def _copied(trace: Trace, evidence: Evidence, operators: Ints) -> tuple[str, EditRange]:
     """Return where pageable memory that the operators computed is copied, and the edits in which it is pinned."""
-    location, edits = "", [Edit(), Edit(), Edit()]
+    location, edits = "", []
     for row in evidence.waits(TO_DEVICE, PAGEABLE_TO_DEVICE):
         copies, inside = evidence.work_in(evidence.operators_of(row))
         if (row.bytes or 0) <= SMALL_BYTES * row.count or trace.named("Pinned", copies).any():
             continue
         if follow(trace, copies, operators):
             location = location or evidence.location(row)
-            edits = [
-                edit | pinned(trace, evidence, copies, inside, part)
-                for edit, part in zip(edits, OF_LINK, strict=True)
-            ]
-    return location, edits[0], edits[1], edits[2]
+            edits.append(pinned(trace, copies, inside))
+    return location, EditRange.all_of(edits)
 
 
 RULE = AdviceRule("host-operators", find, needs=("sync_events",), shown_by="device_idle")

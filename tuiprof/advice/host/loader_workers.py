@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import FETCH_FUNCTIONS, FETCHES, IN_PROCESS, WORKERS, fetches
 from tuiprof.model import Trace
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 #: Minimum share of the step.
 MIN_WAIT: Final = 0.03
@@ -16,10 +18,14 @@ MIN_WAIT: Final = 0.03
 _MAX_WORKERS: Final = 8
 #: Factor on the number of workers if the idle cores are unknown.
 _UNKNOWN_MORE: Final = 2.0
-#: Host time of fetching a batch from a worker: at least this many ns, and this share of the time to make it, since
-#: large batches take long to make and to transfer. Likely, least and most helpful.
+#: Host time of fetching a batch from a worker: this many ns, and what it takes to read its memory, which is shared and
+#: mapped anew. Fitted to six steps whose loader got workers (docs/predictions.md).
 _HAND_OVER_NS: Final = 300_000.0
-_HAND_OVER: Final = (0.1, 0.3, 0.02)
+_READ_BYTES_PER_S: Final = 8e9
+#: Where the size of a batch is unknown, as a share of the time to make it, since large batches take long to make and to
+#: transfer; and for all batches, least and most helpful.
+_HAND_OVER: Final = 0.1
+_HAND_OVER_RANGE: Final = (0.3, 0.02)
 #: If no core is idle, batches have to become cheaper: read preprocessed, they take this share of the time.
 _CHEAPER: Final = (0.1, 1.0, 0.02)
 
@@ -50,22 +56,23 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     beside = workers if kind == IN_PROCESS else more
     if beside:
         least_beside = workers if kind == IN_PROCESS else min(more, _UNKNOWN_MORE)
-        likely, least, most = (
-            with_workers(evidence, number, part, now=kind == WORKERS)
-            for number, part in zip((beside, least_beside, beside), _HAND_OVER, strict=True)
+        edits = EditRange(
+            *(
+                with_workers(trace, number, part, now=kind == WORKERS)
+                for number, part in zip(
+                    (beside, least_beside, beside), (None, *_HAND_OVER_RANGE), strict=True
+                )
+            )
         )
     else:
-        rows = fetches(trace)
-        likely, least, most = (Edit(host=evidence.host_time(rows, part)) for part in _CHEAPER)
+        edits = EditRange(*(Edit.of_host(trace, fetches(trace), part) for part in _CHEAPER))
     yield Finding(
         _WHAT.get(kind, "each step waits for its batch"),
         where,
         _instead(kind, on_device, workers, more),
         "high" if kind else "medium",
         because if kind else f"every step spends time in `{fetch.range}`",
-        likely,
-        least,
-        most,
+        *edits,
         proof="cpu-training:baseline,workers-1" if beside else "",
         event=fetch.event,
         switch=f"loader_workers={workers}" if kind == IN_PROCESS and workers and not evidence.is_jax else "",
@@ -102,19 +109,16 @@ def _times_more(trace: Trace) -> float:
     return max(min(now + idle, _MAX_WORKERS) / now, min(1 + idle / now, _UNKNOWN_MORE)) if idle else 0.0
 
 
-def with_workers(
-    evidence: Evidence, workers: float, part: float = _HAND_OVER[0], *, now: bool = False
-) -> Edit:
+def with_workers(trace: Trace, workers: float, part: float | None = None, *, now: bool = False) -> Edit:
     """Return the edit in which workers make the batches in parallel with the step, and the step fetches them.
 
     Args:
-        evidence: The evidence.
+        trace: The trace of the step.
         workers: Their number, or a factor on the current number: the time of the loader is divided by it; 0 =
             batches are made in the step as before.
-        part: Time to fetch a batch as a share of the time to make it.
+        part: Time to fetch a batch as a share of the time to make it; None = by its size.
         now: There are already workers, which make batches during the whole step.
     """
-    trace = evidence.trace
     rows = fetches(trace)
     lengths = trace.lengths(rows)
     making = float(lengths.mean()) if len(lengths) else 1.0
@@ -122,8 +126,16 @@ def with_workers(
     rest = (high - low - float(lengths.sum())) / max(len(rows), 1)
     # The step waits for what the workers cannot make during its remaining time.
     made = making + rest if now else making
-    left = max(_HAND_OVER_NS, part * making, made / workers - rest if workers else making)
-    return Edit(host=evidence.host_time(rows, min(left / max(making, 1.0), 1.0)))
+    fetched = _hand_over_ns(trace, len(rows), making) if part is None else part * making
+    left = max(_HAND_OVER_NS, fetched, made / workers - rest if workers else making)
+    return Edit.of_host(trace, rows, min(left / max(making, 1.0), 1.0))
+
+
+def _hand_over_ns(trace: Trace, batches: int, making_ns: float) -> float:
+    """Return the likely time to fetch a batch, ns, by what is copied to the device for each."""
+    copies = trace.device_work[trace.named("HtoD", trace.device_work)]
+    copied = float(np.maximum(trace.ints("bytes", copies), 0).sum()) / max(batches, 1)
+    return _HAND_OVER_NS + copied / _READ_BYTES_PER_S * 1e9 if copied else _HAND_OVER * making_ns
 
 
 def _instead(kind: str, on_device: bool, workers: int, more: float) -> str:

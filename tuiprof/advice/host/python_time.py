@@ -91,7 +91,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         places = {line.where: recurring}
     else:
         line = None
-    collections = np.flatnonzero(trace.named(_idle.GARBAGE) & trace.on_host)
+    collections = trace.host_events(_idle.GARBAGE)
     own = collections[own_collections(trace, collections)]
     for place, indices in places.items():
         at = np.array(indices)
@@ -150,14 +150,10 @@ def rare_collections_ns(trace: Trace, rows: Ints) -> tuple[float, float, float]:
     seen, step = trace.uncaptured, replayed(trace)
     if seen is None or isinstance(step, str) or not len(rows):
         return 0.0, 0.0, 0.0
-    longest = max(
-        float(
-            clock.hiccups_in(trace.starts[rows], trace.ends[rows])[trace.track_codes[rows] == track].max(
-                initial=0
-            )
-        )
-        for track, clock in zip(step.graph.tracks, step.graph.clocks, strict=True)
-    )
+    longest = 0.0
+    for track, clock in zip(step.graph.tracks, step.graph.clocks, strict=True):
+        mine = rows[trace.track_codes[rows] == track]
+        longest = max(longest, float(clock.hiccups_in(trace.starts[mine], trace.ends[mine]).max(initial=0)))
     ns, count = seen.longer_ns(longest)
     uncertain = ns / sqrt(max(count, 1))
     return ns, ns - uncertain, ns + uncertain
@@ -175,16 +171,13 @@ def _stretches(trace: Trace) -> _Stretches | None:
     recorded = np.flatnonzero(outer).astype(trace.nesting.parent.dtype)
     recorded = recorded[~trace.nesting.directly_in(outer, recorded)]  # covered by their parents
     mine = recorded[trace.track_codes[recorded] == main]
-    optimizers, collections = (
-        np.flatnonzero(trace.named(name) & trace.on_host) for name in (r"^Optimizer\.step#", _idle.GARBAGE)
-    )
-    others = np.concatenate((fetches(trace), optimizers))
+    others = np.concatenate((fetches(trace), trace.host_events(r"^Optimizer\.step#")))
     taken = np.concatenate((_dense(trace, mine, others, low, high), others))
     probe_starts, probe_ends = probe_intervals(trace)
     starts = np.concatenate((trace.starts[taken], probe_starts))
     ends = np.concatenate((trace.ends[taken], probe_ends))
     starts, ends = complement(*union(starts, ends), low, high)
-    collected = Coverage(*union(trace.starts[collections], trace.ends[collections])).between(starts, ends)
+    collected = Coverage(*trace.union(trace.host_events(_idle.GARBAGE))).between(starts, ends)
     long = ends - starts - collected >= max(MIN_NS, MIN_SHARE * (high - low) / len(steps))
     starts, ends, collected = starts[long], ends[long], collected[long]
     if not len(starts):
@@ -239,17 +232,11 @@ def _dense(trace: Trace, mine: Ints, others: Ints, low: int, high: int) -> Ints:
     with_gradient = calls.rows[np.unique(np.append(calls.forward[calls.backward], -1))[1:]]
     short = trace.lengths(mine) < SHORT_NS
     short &= ~np.isin(mine, calls.rows[calls.backward]) & ~np.isin(mine, with_gradient)
-    short &= (
-        Coverage(*union(trace.starts[covered], trace.ends[covered])).between(
-            trace.starts[mine], trace.ends[mine]
-        )
-        == 0
-    )
-    long = np.concatenate((mine[~short], covered))
-    starts, ends = complement(*union(trace.starts[long], trace.ends[long]), low, high)
+    short &= Coverage(*trace.union(covered)).between(trace.starts[mine], trace.ends[mine]) == 0
+    starts, ends = complement(*trace.union(np.concatenate((mine[~short], covered))), low, high)
     if not len(starts):
         return mine
-    inside = Coverage(*union(trace.starts[mine], trace.ends[mine])).between(starts, ends)
+    inside = Coverage(*trace.union(mine)).between(starts, ends)
     sparse = inside <= MAX_INSIDE * (ends - starts)
     at = np.searchsorted(starts, trace.starts[mine], side="right") - 1
     in_sparse = (at >= 0) & (trace.starts[mine] < ends[np.maximum(at, 0)]) & sparse[np.maximum(at, 0)]

@@ -27,15 +27,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     report = evidence.report("compile")
     if report is None or report.verdict.level == "good":
         return
-    rows = np.flatnonzero((trace.named(_idle.COMPILE) | trace.is_category("compile")) & trace.on_host)
-    rows = rows[outermost(trace, rows)]
+    compiling = (trace.named(_idle.COMPILE) | trace.is_category("compile")) & trace.on_host
+    rows = outermost(trace, np.flatnonzero(compiling))
     yield Finding(
         report.verdict.sentence,
         "",
         _JAX if evidence.is_jax else _TORCH,
         "high",
         "the compiler's own ranges, or the version in a region's name",
-        Edit(host=evidence.host_time(rows)) if len(rows) else None,
+        Edit.of_host(trace, rows) if len(rows) else None,
     )
 
 

@@ -38,9 +38,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     buckets = ceil(size / BUCKET)
     if not evidence.stepped or not sizes.all() or count < max(MIN_PER_STEP, MIN_PER_BUCKET * buckets):
         return
-    likely, least = (
-        Edit(host=evidence.host_time(starting, keep)) for keep in (buckets / count, (1 + buckets / count) / 2)
-    )
+    keep = buckets / count
     yield Finding(
         f"gradients of {format_bytes(size)} are averaged by {format_count(round(count))} collectives a step",
         evidence.function_of(int(starting[0])),
@@ -48,8 +46,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "are started",
         "high",
         f"host time of starting collectives; buckets of {format_bytes(BUCKET)} need {buckets} a step",
-        likely,
-        least,
+        Edit.of_host(trace, starting, keep),
+        Edit.of_host(trace, starting, (1 + keep) / 2),
         event=int(starting[0]),
     )
 

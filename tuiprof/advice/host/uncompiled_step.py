@@ -12,8 +12,8 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding, times
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints, total, union
-from tuiprof.whatif import Edit
+from tuiprof.model.intervals import Ints, total
+from tuiprof.whatif import Edit, EditRange
 
 #: The name of a call of a compiled function in JAX traces; outside a jit each operation is one.
 _CALL: Final = r"^PjitFunction\("
@@ -36,25 +36,20 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     # On a device, where the host runs ahead, the rule launch-bound covers this.
     if not evidence.is_jax or not evidence.stepped or len(trace.device_work):
         return
-    called = np.flatnonzero(trace.named(_CALL) & trace.on_host)
-    called = called[outermost(trace, called)]
+    called = outermost(trace, trace.host_events(_CALL))
     step_of = trace.steps.step_of[called]
     called, step_of = called[step_of >= 0], step_of[step_of >= 0]
     per_step = np.bincount(step_of, minlength=len(trace.steps))
     if np.mean(per_step >= MIN_CALLS) < _MIN_SHARE:
         return
-    differentiated = np.flatnonzero(trace.named(_DIFFERENTIATES) & trace.on_host)
-    rows = np.union1d(called, differentiated)
-    rows = rows[outermost(trace, rows)]
+    rows = outermost(trace, np.union1d(called, trace.host_events(_DIFFERENTIATES)))
     host_ns = float(trace.lengths(rows).sum())
     computed = np.flatnonzero(trace.is_category("cpu_op") & ~trace.named(_CALL))
-    computed_ns = float(total(*union(trace.starts[computed], trace.ends[computed])))
+    computed_ns = float(total(*trace.union(computed)))
     # Host time is priced without the overhead of the profiler, which computation does not have.
     part = min(computed_ns / (host_ns * evidence.host_part), 1.0)
-    likely, least, most = (
-        Edit(host=evidence.host_time(rows, min(part * fused + stays, 1.0)))
-        for stays, fused in zip(_STAYS, _FUSED, strict=True)
-    )
+    keep = (min(part * fused + stays, 1.0) for stays, fused in zip(_STAYS, _FUSED, strict=True))
+    edits = EditRange(*(Edit.of_host(trace, rows, one) for one in keep))
     yield Finding(
         f"JAX runs {times(len(called) / len(trace.steps), len(called)).replace(' times', ' operations')} one by one "
         "from Python, because no jit encloses them",
@@ -62,11 +57,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "put jax.jit around the function that makes a step, with weights and optimizer state as arguments and results",
         "high",
         "calls of single operations from Python, and gradients that are traced anew in every step",
-        likely,
-        least,
-        most,
+        *edits,
         proof="giou-kernel:jax,jax-jit",
-        event=int(rows[np.argmax(trace.lengths(rows))]),
+        event=trace.longest(rows),
     )
 
 

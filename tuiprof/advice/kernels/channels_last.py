@@ -8,23 +8,30 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import blocks_per_multiprocessor
+from tuiprof.advice.fusing import pass_ns
+from tuiprof.analyses.shared.calls import Calls, grid_widths
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Floats, Mask
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit
 
 _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpose|permute).*tensor"
-#: PyTorch kernels that have a faster form for channels-last.
-_NATIVE: Final = r"batch_norm_(?!.*channels_last)|max_pool_\w*nchw|(avg|adaptive)\w*pool(?!.*nhwc)"
-#: Share of their time that this form takes. Measured on an H100, bf16 (docs/predictions.md); likely, least, most.
-_KEEP_NATIVE: Final = (0.6, 1.0, 0.35)
-#: In channels-first, each channel is one thread block (aten/src/ATen/native/cuda/Normalization.cuh), so fewer channels
-#: than multiprocessors leave part of the device idle; in channels-last all of it works. The measurement above has 64
-#: channels and more on 132 multiprocessors.
-_BLOCK_A_CHANNEL: Final = r"batch_norm_(?!.*channels_last)"
-_BLOCKS_MEASURED: Final = 64 / 132
-#: Such a kernel is worth mentioning if it fills less than this share of the device that the measured ones fill.
-_THIN: Final = 0.9
+#: Batch norm in channels-first: each channel is one thread block (aten/src/ATen/native/cuda/Normalization.cuh), which
+#: is far from the limits of the memory. In channels-last it takes as long as so many passes over its tensor by
+#: elementwise kernels, forward and backward. Measured in 16 traces of an H100 and an H200, bf16
+#: (docs/predictions.md); likely, least, most.
+_NORMS: Final = r"batch_norm_(?!.*channels_last)"
+_PASSES: Final = ((9.4, 8.2), (12.2, 10.8), (7.6, 6.8))
+#: With few channels it takes so much longer: PyTorch starts at most 128 thread blocks for each 32 channels
+#: (``flexible_launch_configs`` in the same file), one per multiprocessor. Measured in two of these traces.
+_FEW_CHANNELS: Final = 32
+_LONGER: Final = 1.8
+#: Share of its time that remains if the trace shows no such pass over the tensor of any norm.
+_KEEP_NORMS: Final = (0.4, 1.0, 0.25)
+#: The backward pass of max pooling has a faster form for channels-last (measured in the same traces), the forward pass
+#: and averages have none.
+_POOLS: Final = r"max_pool_backward_nchw"
+_KEEP_POOLS: Final = (0.65, 0.9, 0.45)
 #: What to do, and how sure that is, by the dimensions of the convolutions. Those over a sequence have no channels-last
 #: form: PyTorch runs them as two-dimensional ones of height 1.
 _INSTEAD: Final = {
@@ -55,7 +62,12 @@ MIN_SHARE: Final = 0.01
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for layout conversion kernels, and for depthwise convolutions in the slower layout."""
     work = trace.device_work
-    turns, native, depthwise = (trace.named(names, work) for names in (_TURNS, _NATIVE, _DEPTHWISE))
+    turns, norms, pools, depthwise = (
+        trace.named(names, work) for names in (_TURNS, _NORMS, _POOLS, _DEPTHWISE)
+    )
+    turns &= ~evidence.calls.works_of(
+        "convolution", "gemm"
+    )  # CUTLASS names what a kernel does not permute, too
     lengths = trace.ends[work] - trace.starts[work]
     shares = [float(lengths[some].sum() / max(lengths.sum(), 1)) for some in (turns, depthwise)]
     if max(shares) < MIN_SHARE or evidence.is_jax:
@@ -63,13 +75,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     dimensions = _dimensions(trace)
     if dimensions == 1 and trace.named(_NOT_OF_SEQUENCES).any():
         return
-    touched = turns | native | depthwise
+    touched = turns | norms | pools | depthwise
     first_only = bool(trace.named(_FIRST_ONLY).any())
-    # How much of the device the kernels of one block a channel fill, relative to those that were measured.
-    filled = np.ones(len(work))
-    of_channels = native & trace.named(_BLOCK_A_CHANNEL, work)
-    blocks = blocks_per_multiprocessor(trace, work[of_channels])
-    filled[of_channels] = np.fmin(np.nan_to_num(blocks, nan=1.0) / _BLOCKS_MEASURED, 1.0)
     if dimensions == 1:
         keep_turns = _KEEP_TURNS_OF_SEQUENCES
     else:
@@ -77,9 +84,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     likely, least, most = (
         Edit(
             work=work[touched],
-            keep=np.select([turns, depthwise], [turned, deep], part * filled)[touched],
+            keep=np.select([turns, pools, depthwise], [turned, pooled, deep], normed)[touched],
         )
-        for turned, part, deep in zip(keep_turns, _KEEP_NATIVE, _KEEP_DEPTHWISE, strict=True)
+        for turned, pooled, deep, normed in zip(
+            keep_turns, _KEEP_POOLS, _KEEP_DEPTHWISE, _kept_norms(evidence.calls, norms), strict=True
+        )
     )
     instead = _INSTEAD[dimensions]
     if shares[1] > shares[0]:
@@ -104,7 +113,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         evidence.function_of(largest),
         instead,
         "low" if first_only or dimensions == 1 else "high",
-        _because(first_only, thin=bool((filled < _THIN).any())),
+        "layout kernels around convolutions, but group norm converts its input to channels-first itself"
+        if first_only
+        else "layout kernels around convolutions; batch norm and max pooling are faster in channels-last too",
         likely,
         least,
         most,
@@ -112,14 +123,42 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _because(first_only: bool, *, thin: bool) -> str:
-    """Return the evidence for layouts that are converted; ``thin``: some norms do not fill the device."""
-    if first_only:
-        return (
-            "layout kernels around convolutions, but group norm converts its input to channels-first itself"
-        )
-    faster = "layout kernels around convolutions; batch norm and pooling are faster in channels-last too"
-    return f"{faster}, as one thread block per channel leaves part of the device idle" if thin else faster
+def _kept_norms(calls: Calls, norms: Mask) -> Iterator[Floats]:
+    """Yield the share of its time that each work keeps if it is a batch norm: likely, least and most helpful.
+
+    An activation that follows a norm shows how long a pass over its tensor takes. Other norms keep as much as those.
+    """
+    took = calls.work_ns_of(norms).astype(np.float64)
+    made_by = np.where(calls.backward, calls.forward, np.arange(len(took)))
+    longer = np.where(_has_few_channels(calls, norms), _LONGER, 1.0)
+    pass_ns = np.where(made_by >= 0, (longer * _next_pass_ns(calls))[made_by], np.nan)
+    known = (took > 0) & (pass_ns > 0)
+    for passes, otherwise in zip(_PASSES, _KEEP_NORMS, strict=True):
+        left = np.minimum(np.where(calls.backward, passes[1], passes[0]) * pass_ns, took)
+        rest = left[known].sum() / took[known].sum() if known.any() else otherwise
+        keep = np.where(known, left / np.maximum(took, 1.0), rest)
+        yield np.where(calls.call_of_work >= 0, keep[calls.call_of_work], rest)
+
+
+def _has_few_channels(calls: Calls, norms: Mask) -> Mask:
+    """Return which calls are batch norms of few channels, by their thread blocks."""
+    channels, call = grid_widths(calls.trace, calls.trace.device_work[norms]), calls.call_of_work[norms]
+    few = call[(channels > 0) & (channels <= _FEW_CHANNELS) & (call >= 0)]
+    result = np.zeros(len(calls.rows), dtype=bool)
+    result[np.where(calls.backward[few], calls.forward[few], few)] = True
+    return result
+
+
+def _next_pass_ns(calls: Calls) -> Floats:
+    """Return how long a pass over a tensor takes in the next call with device work, ns, if that is elementwise."""
+    passes, elementwise = pass_ns(calls.trace), calls.works_of("elementwise") & (calls.call_of_work >= 0)
+    count = np.bincount(calls.call_of_work[elementwise], minlength=len(calls.rows))
+    total = np.bincount(calls.call_of_work[elementwise], passes[elementwise], minlength=len(calls.rows))
+    result = np.full(len(calls.rows), np.nan)
+    for track in np.unique(calls.tracks):
+        mine = np.flatnonzero((calls.tracks == track) & (calls.work_count > 0))
+        result[mine[:-1]] = np.where(count[mine[1:]] == 1, total[mine[1:]], np.nan)
+    return result
 
 
 def _dimensions(trace: Trace) -> int:

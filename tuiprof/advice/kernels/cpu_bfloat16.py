@@ -11,7 +11,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 #: Matrix multiplications and their backward.
 PRODUCTS: Final = (
@@ -38,27 +38,23 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     rows = evidence.calls.rows
     products = rows[trace.named(PRODUCTS, rows)]
-    lengths = trace.lengths(products)
-    products, lengths = products[lengths >= _SHORTEST_NS], lengths[lengths >= _SHORTEST_NS]
-    low, high = trace.span
-    if lengths.sum() < MIN_SHARE * (high - low):
+    products = products[trace.lengths(products) >= _SHORTEST_NS]
+    share = evidence.share_of_time(products)
+    if share < MIN_SHARE:
         return
     # Under autocast most of them start with a cast.
     cast_in = np.unique(evidence.calls.inside(np.flatnonzero(trace.named(r"^aten::_to_copy$"))))
     if np.isin(rows[cast_in[cast_in >= 0]], products).sum() >= len(products) / 3:
         return
-    likely, least, most = (Edit(host=evidence.host_time(products, part)) for part in parts)
-    longest = int(products[np.argmax(lengths)])
-    share = format_rough_share(lengths.sum() / (high - low))
+    longest = trace.longest(products)
     yield Finding(
-        f"{share} of the time is float32 matmuls and convolutions, on a CPU with {seen.bf16} instructions",
+        f"{format_rough_share(share)} of the time is float32 matmuls and convolutions, on a CPU with {seen.bf16} "
+        "instructions",
         f"longest in {operator_label(trace.name(longest))}",
         'with torch.autocast("cpu", dtype=torch.bfloat16): around forward and loss',
         "medium",
         "CPU flags from the session; no casts around the matmuls",
-        likely,
-        least,
-        most,
+        *EditRange(*(Edit.of_host(trace, products, part) for part in parts)),
         proof="cpu-training:baseline,bf16",
         event=longest,
     )

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import arguments
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 _CONVOLUTIONS: Final = r"^aten::(conv\dd|_?convolution)$|evaluate_function: ConvolutionBackward"
 #: Minimum share of convolutions in the steps; below it, converting the model is not worthwhile.
@@ -31,22 +29,17 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     rows = evidence.calls.rows
     found = rows[trace.named(_CONVOLUTIONS, rows)]
-    lengths = trace.lengths(found)
-    low, high = trace.span
-    if lengths.sum() < MIN_SHARE * (high - low) or not _channels_first(trace, found):
+    share = evidence.share_of_time(found)
+    if share < MIN_SHARE or not _channels_first(trace, found):
         return
-    likely, least, most = (Edit(host=evidence.host_time(found, part)) for part in _KEEP)
-    longest = int(found[np.argmax(lengths)])
-    share = format_rough_share(lengths.sum() / (high - low))
+    longest = trace.longest(found)
     yield Finding(
-        f"{share} of the time is spent in convolutions with channels-first inputs",
+        f"{format_rough_share(share)} of the time is spent in convolutions with channels-first inputs",
         f"longest in {operator_label(trace.name(longest))}",
         "model.to(memory_format=torch.channels_last), and the same for its inputs",
         "medium",
         "the strides recorded with the input shapes",
-        likely,
-        least,
-        most,
+        *EditRange(*(Edit.of_host(trace, found, part) for part in _KEEP)),
         proof="cpu-training:bf16,channels-last",
         event=longest,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import COMPILED_NS, SWISH, find_regions, fused, in_a_row
@@ -16,13 +16,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     found = find_regions(trace).chains
     if not found:
         return
-    texts = [_text(calls.names[index] for index in chain.busy) for chain in found]
-    times = Counter[str]()
-    for text, chain in zip(texts, found, strict=True):
-        times[text] += int(calls.work_ns[chain.busy].sum())
+    names = [calls.names_of(chain.busy) for chain in found]
+    times = Counter[tuple[str, ...]]()
+    for of_one, chain in zip(names, found, strict=True):
+        times[of_one] += int(calls.work_ns[chain.busy].sum())
     longest = times.most_common(1)[0][0]
-    likely, least, most = fused(calls, found, COMPILED_NS, evidence.host_part)
-    event = int(calls.rows[found[texts.index(longest)].busy[0]])
+    event = int(calls.rows[found[names.index(longest)].busy[0]])
     function = evidence.function_of(event)
     yield Finding(
         (
@@ -34,19 +33,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"{function}: {in_a_row(longest)}" if function else in_a_row(longest),
         ("jax.jit the function" if evidence.is_jax else "torch.compile the module or the function")
         + " to fuse them, or write them as one operation"
-        + (": torch.nn.functional.silu (glu, if two tensors meet)" if longest == _text(SWISH) else ""),
+        + (": torch.nn.functional.silu (glu, if two tensors meet)" if longest == SWISH else ""),
         "medium",
         "back-to-back operators, each reading and writing whole tensors",
-        likely,
-        least,
-        most,
+        *fused(calls, found, COMPILED_NS, evidence.host_part),
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
         event=event,
     )
-
-
-def _text(names: Iterable[str]) -> str:
-    return " → ".join(name.removeprefix("aten::") for name in names)
 
 
 RULE = AdviceRule("elementwise-chain", find)

@@ -13,9 +13,8 @@ from tuiprof.analyses.shared.calls import arguments
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Mask
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 from tuiprof.whatif.chips import find_chip
 
 #: Minimum share of float64 operators in the steps; less may be intended (an accumulated loss).
@@ -48,27 +47,27 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 def _on_device(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     work = trace.device_work
     double = trace.named(_KERNEL, work) & ~trace.named(_NARROWER, work)
-    rows, lengths = work[double], trace.lengths(work)
-    share = float(lengths[double].sum() / max(lengths.sum(), 1))
+    rows = work[double]
+    share = evidence.share_of_device_time(rows)
     if share < MIN_SHARE:
         return
-    chip = find_chip(trace.info.devices[0].name) if trace.info.devices else None
+    chip = find_chip(trace.info.device_name)
     slow = chip is not None and "float64" not in chip.operations_per_s
     products = evidence.calls.works_of("gemm", "convolution")[double]
-    likely, least, most = (
-        Edit(work=rows, keep=np.where(products, product, other))
-        for product, other in zip(_SLOW_CHIP if slow else _FAST_CHIP, _KEEP, strict=True)
+    edits = EditRange(
+        *(
+            Edit.of_work(rows, np.where(products, product, other))
+            for product, other in zip(_SLOW_CHIP if slow else _FAST_CHIP, _KEEP, strict=True)
+        )
     )
-    longest = int(rows[np.argmax(lengths[double])])
+    longest = trace.longest(rows)
     yield Finding(
         f"{format_rough_share(share)} of device time is float64",
         evidence.function_of(longest) or f"longest in {short_name(trace.name(longest))}",
         _JAX_FIX if evidence.is_jax else _FIX,
         "high",
         "kernel names",
-        likely,
-        least,
-        most,
+        *edits,
         event=longest,
     )
 
@@ -83,31 +82,21 @@ def _on_cpu(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     double = [row for row, given in arguments(trace, asked) if given.types and given.types[0] == "double"]
     if not double:
         return
-    inside = np.unique(evidence.calls.inside(np.array(double)))
-    found = evidence.calls.rows[evidence.calls.with_backward(_mask(inside, len(evidence.calls.rows)))]
-    lengths = trace.lengths(found)
-    share = float(lengths.sum()) / (high - low)
+    calls = evidence.calls
+    found = calls.rows[calls.with_backward(calls.mask(calls.inside(np.array(double))))]
+    share = evidence.share_of_time(found)
     if share < MIN_SHARE:
         return
-    longest = int(found[np.argmax(lengths)])
-    likely, least, most = (Edit(host=evidence.host_time(found, keep)) for keep in _KEEP)
+    longest = trace.longest(found)
     yield Finding(
         f"{format_rough_share(share)} of the time is spent in float64 operators",
         evidence.function_of(longest) or f"longest in {operator_label(trace.name(longest))}",
         _FIX,
         "high",
         "the input types recorded with the shapes",
-        likely,
-        least,
-        most,
+        *EditRange(*(Edit.of_host(trace, found, keep) for keep in _KEEP)),
         event=longest,
     )
-
-
-def _mask(chosen: np.typing.NDArray[np.integer], count: int) -> Mask:
-    result = np.zeros(count, dtype=bool)
-    result[chosen[chosen >= 0]] = True
-    return result
 
 
 RULE = AdviceRule("float64", find)

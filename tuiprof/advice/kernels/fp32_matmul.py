@@ -51,27 +51,28 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     work = trace.device_work
     slow = np.array([is_fp32_gemm(name) for name in trace.names], dtype=bool)[trace.name_codes[work]]
     slow &= calls.works_of("gemm", "convolution")
-    lengths = trace.ends[work] - trace.starts[work]
-    share = float(lengths[slow].sum() / max(lengths.sum(), 1))
+    rows = work[slow]
+    share = evidence.share_of_device_time(rows)
     if share < MIN_SHARE:
         return
-    chip = find_chip(trace.info.devices[0].name if trace.info.devices else _device_of(trace))
+    chip = find_chip(trace.info.device_name if trace.info.devices else _device_of(trace))
     rates = chip.operations_per_s if chip is not None else {}
     fast = [kind for kind in _FASTER_TYPES if rates.get(kind, 0) >= _FASTER * rates.get("float32", math.inf)]
     target = fast[0] if fast else "tfloat32"
     keep = _STRETCH * rates["float32"] / rates[target] if fast else _UNKNOWN_CHIP
-    rows = work[slow]
     likely, least, most = (
-        Edit(work=rows, keep=np.full(len(rows), min(keep * part, 1.0)))
+        Edit.of_work(rows, min(keep * part, 1.0))
         for part in (1.0, _LEAST, _BFLOAT16 if fast and target == "tfloat32" else _MOST)
     )
-    products = lengths[calls.works_of("gemm", "convolution")].sum()
-    if fast and target != "float16" and lengths[slow].sum() > 0.5 * products:
-        others = work[calls.works_of(*_ACTIVATIONS)]
-        most |= Edit(work=others, keep=np.full(len(others), _OTHERS_IN_BFLOAT16))
-    largest = int(rows[np.argmax(lengths[slow])])
+    slow_ns, products_ns, convolutions_ns = (
+        trace.lengths(work[which]).sum()
+        for which in (slow, calls.works_of("gemm", "convolution"), slow & calls.works_of("convolution"))
+    )
+    if fast and target != "float16" and slow_ns > 0.5 * products_ns:
+        most |= Edit.of_work(work[calls.works_of(*_ACTIVATIONS)], _OTHERS_IN_BFLOAT16)
+    largest = trace.longest(rows)
     # PyTorch has a separate switch for cuDNN convolutions.
-    convolutions = lengths[slow & calls.works_of("convolution")].sum() > 0.5 * lengths[slow].sum()
+    convolutions = convolutions_ns > 0.5 * slow_ns
     if target in _WITHOUT_TF32:
         instead = _WITHOUT_TF32[target][evidence.is_jax]
     elif evidence.is_jax:
@@ -80,9 +81,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         instead = (
             f"{_CUDNN if convolutions else _MATMUL} for TF32 (NVIDIA Ampere and newer), or bf16 autocast"
         )
-    part = format_rough_share(share)
+    what = "convolutions" if convolutions else "matmuls"
     yield Finding(
-        f"{part} of device time is fp32 {'convolutions' if convolutions else 'matmuls'} without tensor cores",
+        f"{format_rough_share(share)} of device time is fp32 {what} without tensor cores",
         evidence.place_of(largest),
         instead,
         "high",
@@ -91,7 +92,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         least,
         most,
         event=largest,
-        environment=_JAX_TF32 if evidence.is_jax and target == "tfloat32" else {},
+        environment={"JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32"}
+        if evidence.is_jax and target == "tfloat32"
+        else {},
         switch="matmul_precision=high"
         if not (evidence.is_jax or convolutions) and target == "tfloat32"
         else "",
@@ -104,9 +107,6 @@ def _device_of(trace: Trace) -> str:
     The libraries name convolutions by the chip that they are made for. Volta and Turing have neither TF32 nor bfloat16.
     """
     return "V100" if trace.named(_VOLTA, trace.device_work).any() else ""
-
-
-_JAX_TF32: Final = {"JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32"}
 
 
 RULE = AdviceRule("fp32-matmul", find)

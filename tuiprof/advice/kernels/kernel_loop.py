@@ -90,22 +90,20 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         for part in _KEEP
     )
     fewer = _fewer_weights(evidence, found)
-    likely, most = likely | fewer, most | fewer
     largest = max(found, key=lambda loop: loop.period * loop.times)
     first = int(largest.calls[0])
     body = largest.calls[calls.work_count[largest.calls] > 0][: largest.period]
-    names = " → ".join(calls.names[index].removeprefix("aten::") for index in body.tolist())
     per_step = round(len(found) / evidence.step_count)
     yield Finding(
-        f"a loop calls {in_a_row(names)} {largest.times} times in a row"
+        f"a loop calls {in_a_row(calls.names_of(body))} {largest.times} times in a row"
         + (f", one of {per_step} loops a step" if per_step > 1 else ""),
         evidence.function_of(int(calls.rows[first])) or evidence.line_in(largest.calls),
         _JAX if evidence.is_jax else _PRODUCTS if product[first] else _TORCH,
         "medium",
         f"operators whose kernels take less than {SHORT_NS // 1000} µs repeat in the same order",
-        likely,
+        likely | fewer,
         least,
-        most,
+        most | fewer,
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "",
         event=int(calls.rows[first]),
     )
@@ -121,8 +119,8 @@ def _fewer_weights(evidence: Evidence, found: Sequence[_Loop]) -> Edit:
     gone = sum(count * (1 - loop.stays / loop.times) for count, loop in counts if count >= loop.times)
     if not gone:
         return Edit()
-    rows = np.flatnonzero(trace.named(r"^Optimizer\.(step|zero_grad)#") & trace.on_host)
-    return Edit(host=evidence.host_time(rows[outermost(trace, rows)], 1 - gone / len(makers)))
+    rows = outermost(trace, trace.host_events(r"^Optimizer\.(step|zero_grad)#"))
+    return Edit.of_host(trace, rows, 1 - gone / len(makers))
 
 
 def _all_loops(evidence: Evidence, repeatable: Mask, product: Mask) -> Iterator[_Loop]:
@@ -134,7 +132,7 @@ def _all_loops(evidence: Evidence, repeatable: Mask, product: Mask) -> Iterator[
         left = np.ones(len(run), dtype=bool)
         for first, period, times, last in _of_joined(calls, run, (repeatable | product)[run], joined, sums):
             left[first : last + 1] = False
-            yield _Loop(_between(calls, run[first], run[last]), period, times, 1)
+            yield _Loop(calls.between(int(run[first]), int(run[last])), period, times, 1)
         for first, period, times in _loops(
             calls, run, repeatable[run] & left, (product & ~repeatable)[run] & left
         ):
@@ -142,14 +140,7 @@ def _all_loops(evidence: Evidence, repeatable: Mask, product: Mask) -> Iterator[
                 continue
             last = first + period * times - 1
             last += int(joins[run[last + 1 : last + 2]].any())
-            yield _Loop(_between(calls, run[first], run[last]), period, times, 2)
-
-
-def _between(calls: Calls, first: int, last: int) -> Ints:
-    """Return the calls of a thread from one to another."""
-    between = np.arange(first, last + 1)
-    mine: Ints = between[calls.tracks[between] == calls.tracks[first]]
-    return mine
+            yield _Loop(calls.between(int(run[first]), int(run[last])), period, times, 2)
 
 
 def _loops(calls: Calls, run: Ints, repeatable: Mask, product: Mask) -> Iterator[tuple[int, int, int]]:
@@ -248,7 +239,8 @@ def _kinds(calls: Calls) -> tuple[Mask, Mask]:
     """Return which calls may repeat in a loop, and which are products with short kernels."""
     trace = calls.trace
     other = calls.works_of(*_LAYERS[1:]) | trace.named(_TABLES_AND_COPIES, trace.device_work)
-    with_other, with_product = (_launches(calls, which) for which in (other, calls.works_of(_LAYERS[0])))
+    with_other = calls.work_count_of(other) > 0
+    with_product = calls.work_count_of(calls.works_of(_LAYERS[0])) > 0
     mean = calls.work_ns / np.maximum(calls.work_count, 1)
     untrained = trace.named(_PRODUCT, calls.rows) & ~_trains(calls)
     repeatable: Mask = ~with_other & (~with_product | untrained) & (mean < _LONGEST_NS)
@@ -256,17 +248,10 @@ def _kinds(calls: Calls) -> tuple[Mask, Mask]:
     return repeatable, product
 
 
-def _launches(calls: Calls, which: Mask) -> Mask:
-    """Return which calls launch some of the device work."""
-    return np.bincount(calls.call_of_work[which & (calls.call_of_work >= 0)], minlength=len(calls.rows)) > 0
-
-
 def _trains(calls: Calls) -> Mask:
     """Return which calls may have weights: autograd accumulates a gradient after theirs, or none in the step."""
     accumulates, makers = calls.trace.named(ACCUMULATE, calls.rows), _with_weights(calls)
-    result = np.isin(calls.steps, calls.steps[accumulates], invert=True)
-    result[makers[makers >= 0]] = True
-    return result
+    return np.isin(calls.steps, calls.steps[accumulates], invert=True) | calls.mask(makers)
 
 
 def _with_weights(calls: Calls) -> Ints:

@@ -9,6 +9,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.kernel_launches import BOUND_SHARE, LAUNCHING_OPERATORS, OUTSIDE, PARTLY_BOUND_SHARE
 from tuiprof.analyses.shared.replay import launched_faster, replayed
 from tuiprof.model import Trace
+from tuiprof.whatif import EditRange
 
 #: Share of the host's operator time that remains when a graph is launched instead: likely, least, most helpful.
 _KEEP: Final = (0.1, 0.4, 0.03)
@@ -22,7 +23,6 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     syncs = evidence.figure("sync_events", "syncs_per_step") if evidence.report("sync_events") else None
     first = evidence.rows(LAUNCHING_OPERATORS)[0]
-    likely, least, most = (launched_faster(trace, part) for part in _KEEP)
     yield Finding(
         "the device waits for the host to launch work",
         f"mostly before {first.operator}" if first.operator != OUTSIDE else "",
@@ -32,9 +32,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"larger kernels{_before_graphs(round(syncs or 0))}",
         "medium",
         "host time in and between operators, minus what other findings save",
-        likely,
-        least,
-        most,
+        *EditRange(*(launched_faster(trace, part) for part in _KEEP)),
         remainder=True,
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
         event=first.event,

@@ -16,36 +16,34 @@ _BETWEEN: Final = (
     *("aten::add", "aten::add_", "aten::clamp", "aten::clamp_", "aten::clamp_min", "aten::clip"),
     *("aten::view", "aten::reshape", "aten::flatten", "aten::transpose", "aten::squeeze", "aten::to"),
 )
+#: Maximum number of operators from the softmax to the logarithm.
+_LONGEST: Final = 9
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for a logarithm applied to the result of a softmax."""
     calls = evidence.calls
     names = calls.names
-    saved = np.zeros(len(names), dtype=bool)
-    softmaxes = []
+    saved, softmaxes = [], []
     for first in np.flatnonzero(trace.named(r"^aten::_?softmax$", calls.rows)).tolist():
-        mine = first + 1 + np.flatnonzero(calls.tracks[first + 1 : first + 10] == calls.tracks[first])
+        mine = calls.after(first, _LONGEST)
         after = next((index for index in mine.tolist() if names[index] not in _BETWEEN), first)
         if names[after] == "aten::log":
-            saved[mine[mine <= after]] = True
+            saved.append(mine[mine <= after])
             softmaxes.append(first)
     if not softmaxes:
         return
-    saved = calls.with_backward(saved)
     # The gradient of a softmax is a product and a sum over the classes, that of its logarithm only the sum.
-    softmax = np.zeros(len(names), dtype=bool)
-    softmax[softmaxes] = True
+    softmax = calls.mask(softmaxes)
     gradient = calls.with_backward(softmax) & ~softmax
-    inside = (calls.call_of_work >= 0) & gradient[calls.call_of_work] & calls.works_of("elementwise")
-    extra = trace.device_work[inside]
+    extra = trace.device_work[calls.launched_by(gradient) & calls.works_of("elementwise")]
     yield Finding(
         f"cross entropy is computed as the logarithm of a softmax, {evidence.how_often(len(softmaxes))}",
         evidence.function_of(int(calls.rows[softmaxes[0]])),
         "F.cross_entropy(logits, target), or F.log_softmax, which is also exact where a probability is near 0",
         "high",
         "softmax and log are separate passes over every class, forward and backward",
-        calls.edit(saved) | Edit(work=extra, keep=np.zeros(len(extra))),
+        calls.edit(calls.with_backward(calls.mask(*saved))) | Edit.of_work(extra),
         event=int(calls.rows[softmaxes[0]]),
     )
 

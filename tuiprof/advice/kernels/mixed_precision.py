@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 #: Minimum share of device work.
 MIN_SHARE: Final = 0.1
@@ -27,16 +25,17 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     calls = evidence.calls
     work = trace.device_work
     products = calls.works_of("gemm", "convolution") & trace.named("tf32", work)
-    lengths = trace.ends[work] - trace.starts[work]
-    share = float(lengths[products].sum() / max(lengths.sum(), 1))
+    share = evidence.share_of_device_time(work[products])
     if share < MIN_SHARE:
         return
-    others = calls.works_of(*_OTHERS)
-    likely, least, most = (
-        Edit(work=work[products | others], keep=np.where(products, part, other)[products | others])
-        for part, other in zip(_KEEP, _KEEP_OTHERS, strict=True)
+    others = work[calls.works_of(*_OTHERS)]
+    edits = EditRange(
+        *(
+            Edit.of_work(work[products], part) | Edit.of_work(others, other)
+            for part, other in zip(_KEEP, _KEEP_OTHERS, strict=True)
+        )
     )
-    largest = int(work[products][np.argmax(lengths[products])])
+    largest = trace.longest(work[products])
     yield Finding(
         f"{format_rough_share(share)} of device time is TF32 matmuls",
         evidence.place_of(largest),
@@ -45,9 +44,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         else 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss; no GradScaler is needed',
         "medium",
         "kernel names; tensor cores do twice as much in bfloat16, on half the bytes",
-        likely,
-        least,
-        most,
+        *edits,
         event=largest,
     )
 

@@ -11,14 +11,17 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count
+from tuiprof.whatif import EditRange
 
 #: Optimizers of torch.optim that support ``fused=True``, and those that support only ``foreach=True``.
 _FUSED: Final = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
 _FOREACH: Final = frozenset(("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"))
 #: Minimum number of launches in one optimizer step.
 MIN_LAUNCHES = 50
-#: Share of the host time and device work of a per-parameter update that a fused step takes.
-_HOST, _WORK, _MIN_WORK, _MAX_WORK = 0.05, 0.35, 0.6, 0.2
+#: Share of the host time and of the device work of a per-parameter update that a fused step takes: likely, least and
+#: most helpful.
+_KEEP_HOST: Final = (0.05, 0.1, 0.025)
+_KEEP: Final = (0.35, 0.6, 0.2)
 #: Minimum number of steps of optimizers that one optimizer could do at once.
 MIN_OPTIMIZERS = 8
 #: Operators that identify a forward pass.
@@ -41,16 +44,18 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     launches = np.unique(trace.links.launch_of[work])
     if len(launches) < MIN_LAUNCHES * len(rows) or trace.named("multi_tensor_apply|fused|Fused", work).any():
         return
-    instead, has_fused = fewer_calls(trace.name(int(rows[0])))
+    name = trace.name(int(rows[0]))
+    instead, has_fused = fewer_calls(name)
+    edits = EditRange(
+        *(evidence.without_operators(rows, host, part) for host, part in zip(_KEEP_HOST, _KEEP, strict=True))
+    )
     yield Finding(
         f"the optimizer launches {len(launches) / len(rows):.0f} kernels a step, one parameter at a time",
-        trace.name(int(rows[0])),
+        name,
         instead,
         "high",
         "Optimizer.step launches no multi-tensor kernel",
-        evidence.without_operators(rows, _HOST, _WORK),
-        evidence.without_operators(rows, 2 * _HOST, _MIN_WORK),
-        evidence.without_operators(rows, _HOST / 2, _MAX_WORK),
+        *edits,
         event=int(rows[0]),
         switch="fused_optimizer=1" if has_fused else "",
     )
@@ -71,11 +76,12 @@ def steps_in_a_row(evidence: Evidence, rows: Ints) -> float:
 
 
 def _many(trace: Trace, evidence: Evidence, rows: Ints, count: float) -> Finding:
-    clearing = np.flatnonzero(trace.named(r"^Optimizer\.zero_grad#") & trace.on_host)
-    both = np.union1d(rows, clearing)
-    likely, least, most = (
-        evidence.without_operators(both, number / count, part)
-        for number, part in zip(_AS_LONG, (_WORK, _MIN_WORK, _MAX_WORK), strict=True)
+    both = np.union1d(rows, trace.host_events(r"^Optimizer\.zero_grad#"))
+    edits = EditRange(
+        *(
+            evidence.without_operators(both, number / count, part)
+            for number, part in zip(_AS_LONG, _KEEP, strict=True)
+        )
     )
     name = trace.name(int(rows[0]))
     instead, has_fused = fewer_calls(name)
@@ -86,9 +92,7 @@ def _many(trace: Trace, evidence: Evidence, rows: Ints, count: float) -> Finding
         + (", and fused=True" if has_fused else f"; {instead}"),
         "high",
         "one call updates all parameters; stepping in hooks of the backward pass saves the memory of gradients",
-        likely,
-        least,
-        most,
+        *edits,
         event=int(rows[0]),
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 #: Names of CUTLASS kernels end in the number of elements per load: 16 bytes are 8 16-bit elements, or 4 in TF32.
 _HALF: Final = re.compile(r"tensorop_.*(f16|h884|h1688|h16816).*_align[124]\b")
@@ -34,26 +34,20 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     work = trace.device_work
     slow = np.array([bool(_HALF.search(name) or _TF32.search(name)) for name in trace.names], dtype=bool)
     rows = work[slow[trace.name_codes[work]]]
-    lengths = trace.lengths(rows)
-    share = float(lengths.sum() / max(trace.lengths(work).sum(), 1))
+    share = evidence.share_of_device_time(rows)
     if share < MIN_SHARE:
         return
-    newer = bool(trace.info.devices) and _NEWER.search(trace.info.devices[0].name) is not None
+    newer = _NEWER.search(trace.info.device_name) is not None
     turing = np.array([bool(_TURING.search(name)) for name in trace.names], dtype=bool)
     part = np.where(turing[trace.name_codes[rows]], _TURING_PART, 1.0)
-    likely, least, most = (
-        Edit(work=rows, keep=keep * part) for keep in (_KEEP_NEWER if newer else _KEEP_AMPERE)
-    )
-    longest = int(rows[np.argmax(lengths)])
+    longest = trace.longest(rows)
     yield Finding(
         f"{format_rough_share(share)} of device time is matrix products whose sizes are not a multiple of 16 bytes",
         evidence.place_of(longest),
         "pad the sizes to multiples of 8 (16-bit types), better 64, such as a vocabulary of 50 257 to 50 304",
         "high",
         "names of the kernels say that they load fewer than 16 bytes at once (align1, align2, align4)",
-        likely,
-        least,
-        most,
+        *EditRange(*(Edit.of_work(rows, keep * part) for keep in (_KEEP_NEWER if newer else _KEEP_AMPERE))),
         event=longest,
     )
 

@@ -12,16 +12,21 @@ from tuiprof.advice.fusing import find_regions
 from tuiprof.analyses.shared.calls import BACKWARD, Calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Mask
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 #: Time of fused attention relative to the matrix products that it replaces: it does not read or write the scores,
 #: and its backward recomputes them; a causal mask halves them, and a learned bias has a gradient as large as the
 #: scores. Likely, least, most; measured in docs/predictions.md.
 _OF_PRODUCTS: Final = (0.55, 0.85, 0.35)
 _OF_CAUSAL_PRODUCTS: Final = (0.4, 0.75, 0.25)
-_OF_BIASED_PRODUCTS: Final = (1.9, 2.6, 1.2)
+_OF_BIASED_PRODUCTS: Final = (2.4, 3.4, 1.2)
 #: Of products in float32, as PyTorch computes them if no fused kernel takes the arguments; least without a bias.
 _OF_FALLBACK: Final = (0.5, 0.9, 0.1)
+#: If the arguments have 16 bits, PyTorch casts them for these products, and the result back
+#: (aten/src/ATen/native/transformers/attention.cpp). A fused kernel multiplies them as they are, at a tenth of the time
+#: or less on a chip with tensor cores.
+_OF_CAST_FALLBACK: Final = (0.1, 0.5, 0.03)
+_CASTS_BACK: Final = "float16_copy_kernel"
 #: The softmax takes at least this share of the time of the products around it. If it takes less, the scores are few and
 #: the heads long, as in attention over channels, which no fused kernel takes.
 _MIN_SOFTMAX: Final = 0.1
@@ -62,10 +67,7 @@ def _written_out(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     ]
     if not found:
         return
-    chosen = np.zeros(len(calls.rows), dtype=bool)
-    for region in found:
-        chosen[region.calls] = True
-    whole = calls.with_backward(chosen)
+    whole = calls.with_backward(calls.mask(*(region.calls for region in found)))
     biased = _learned_biases(calls, whole) > len(found) / 2
     causal = any(calls.names[index] in _CAUSAL for index in found[0].busy)
     middle = next(index for index in found[0].busy if "softmax" in calls.names[index])
@@ -84,16 +86,15 @@ def _fallen_back(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for calls of scaled_dot_product_attention that run no fused kernel."""
     calls = evidence.calls
     inside = calls.inside(np.flatnonzero(trace.named(r"^aten::_scaled_dot_product_attention_math$")))
-    chosen = np.zeros(len(calls.rows), dtype=bool)
-    chosen[inside[inside >= 0]] = True
-    chosen &= calls.work_count > 0
+    chosen = calls.mask(inside) & (calls.work_count > 0)
     if not chosen.any():
         return
     times = int(chosen.sum())
+    casts = calls.work_ns_of(trace.named(_CASTS_BACK, trace.device_work))[chosen].any()
     yield _finding(
         evidence,
         calls.with_backward(chosen),
-        _OF_FALLBACK,
+        _OF_CAST_FALLBACK if casts else _OF_FALLBACK,
         int(calls.rows[np.argmax(chosen)]),
         f"scaled_dot_product_attention runs no fused kernel, {evidence.how_often(times)}",
         _ARGUMENTS,
@@ -114,16 +115,13 @@ def _finding(
     """Return the finding about some calls, of whose products these shares remain: likely, least and most."""
     calls = evidence.calls
     products = calls.works_of("gemm", "attention")
-    likely, least, most = (_edit(calls, whole, products, part) for part in of_products)
     return Finding(
         what,
         evidence.function_of(event),
         instead,
         "high",
         because,
-        likely,
-        least,
-        most,
+        *EditRange(*(_edit(calls, whole, products, part) for part in of_products)),
         proof="attention:native,sdpa-flash",
         event=event,
     )
@@ -131,7 +129,7 @@ def _finding(
 
 def _edit(calls: Calls, whole: Mask, products: Mask, part: float) -> Edit:
     """Return the edit after which the calls take a share of the time of their products, and no more than they do."""
-    mine = (calls.call_of_work >= 0) & whole[calls.call_of_work]
+    mine = calls.launched_by(whole)
     lengths = calls.trace.lengths(calls.trace.device_work)
     of_products, of_all = (int(lengths[mine & which].sum()) for which in (products, mine))
     # Kernels may keep no more than their own time: what products do not leave room for, the others keep.

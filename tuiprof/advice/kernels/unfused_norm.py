@@ -15,8 +15,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     found = find_regions(trace).norms
     if not found:
         return
-    names = " → ".join(calls.names[index].removeprefix("aten::") for index in found[0].busy)
-    likely, least, most = fused(calls, found, OPERATOR_NS, evidence.host_part)
+    names = " → ".join(name.removeprefix("aten::") for name in calls.names_of(found[0].busy))
     event = int(calls.rows[found[0].busy[0]])
     yield Finding(
         f"a normalisation is written out as {len(found[0].busy)} operators, "
@@ -26,9 +25,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "torch.compile",
         "high",
         "a mean, a root and a scaling with only elementwise operators in between",
-        likely,
-        least,
-        most,
+        *fused(calls, found, OPERATOR_NS, evidence.host_part),
         event=event,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.kernels.single_tensor_optimizer import MIN_OPTIMIZERS, steps_in_a_row
 from tuiprof.model import Trace
+from tuiprof.whatif import EditRange
 
 #: Share of the device work of multi-tensor passes that one fused pass takes: tensors read and written per
 #: parameter, fused divided by unfused. Adam reads gradient, parameter and two moments and writes three of them, 7;
@@ -33,16 +34,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     passes = work[trace.named("multi_tensor_apply", work)]
     if len(np.unique(trace.name_codes[passes])) < MIN_PASSES or trace.named("[Ff]used", work).any():
         return
-    likely, least, most = (evidence.without_operators(rows, _KEEP_HOST, part) for part in parts)
     yield Finding(
         f"the optimizer goes over its parameters in {len(passes) / len(rows):.0f} multi-tensor kernels a step",
         name,
         "fused=True when creating the optimizer: one pass reads and writes each parameter once",
         "high",
         "Optimizer.step launches multi-tensor kernels but no fused one",
-        likely,
-        least,
-        most,
+        *EditRange(*(evidence.without_operators(rows, _KEEP_HOST, part) for part in parts)),
         event=int(rows[0]),
         switch="fused_optimizer=1",
     )

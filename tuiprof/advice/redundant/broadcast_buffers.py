@@ -12,7 +12,7 @@ from tuiprof.model import Trace
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for broadcasts at the begin of DDP's forward passes, with the copies into the buffers after them."""
+    """Look for broadcasts at the start of DDP's forward passes, with the copies into the buffers after them."""
     calls = evidence.calls
     chosen = buffer_broadcasts(calls)
     if not chosen.any():

@@ -36,31 +36,23 @@ _KEEP_SUMS: Final = (0.5, 0.2)
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for embedding gradients that mostly fill memory."""
-    gradients = np.flatnonzero(trace.named(_GRADIENT))
-    is_gradient = np.zeros(len(trace), dtype=bool)
-    is_gradient[gradients] = True
-    fills = np.flatnonzero(trace.named(_FILLS))
+    is_gradient = trace.named(_GRADIENT)
+    gradients, fills = np.flatnonzero(is_gradient), np.flatnonzero(trace.named(_FILLS))
     fills = fills[trace.nesting.directly_in(is_gradient, fills)]
     if not len(fills):
         return
-    low, high = trace.span
-    fill_ns, all_ns, whole = trace.lengths(fills), high - low, "step"
+    filling, _ = evidence.work_in(fills)
     if trace.device_indices:
-        fill_ns, all_ns = (
-            trace.lengths(evidence.work_in(fills)[0]),
-            int(trace.lengths(trace.device_work).sum()),
-        )
-        whole = "device time"
-    share = float(fill_ns.sum()) / max(all_ns, 1)
+        fill_ns, share, whole = trace.lengths(filling), evidence.share_of_device_time(filling), "device time"
+    else:
+        fill_ns, share, whole = trace.lengths(fills), evidence.share_of_time(fills), "step"
     if share < MIN_SHARE:
         return
     filled = evidence.without_operators(fills)
     work, _ = evidence.work_in(gradients)
-    summed = work[~np.isin(work, evidence.work_in(fills)[0])] if _is_plain_sgd(evidence) else work[:0]
+    summed = work[~np.isin(work, filling)] if _is_plain_sgd(evidence) else work[:0]
     likely, most = (
-        filled
-        | _without_updates(trace, evidence, fill_ns, keep)
-        | Edit(work=summed, keep=np.full(len(summed), keep_sums))
+        filled | _without_updates(trace, evidence, fill_ns, keep) | Edit.of_work(summed, keep_sums)
         for keep, keep_sums in zip(_KEEP, _KEEP_SUMS, strict=True)
     )
     yield Finding(
@@ -105,8 +97,8 @@ def _without_updates(trace: Trace, evidence: Evidence, fill_ns: Ints, keep: floa
     for index in np.flatnonzero(calls.begin_in(steps) & (calls.work_ns > 0)).tolist():
         passes = next(number for part, number in _PASSES.items() if part in calls.names[index])
         kept[index] = 1 - (1 - keep) * min(passes * pass_ns / calls.work_ns[index], 1.0)
-    changed = (calls.call_of_work >= 0) & (kept[calls.call_of_work] < 1)
-    return Edit(work=trace.device_work[changed], keep=kept[calls.call_of_work[changed]])
+    changed = calls.launched_by(kept < 1)
+    return Edit.of_work(trace.device_work[changed], kept[calls.call_of_work[changed]])
 
 
 RULE = AdviceRule("dense-embedding-gradient", find)

@@ -11,6 +11,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls, arguments
 from tuiprof.model import Trace
 from tuiprof.model.units import format_count, format_rough_share
+from tuiprof.whatif import EditRange
 
 _GATHERS: Final = r"^aten::(index|index_select|gather|embedding)$"
 _PRODUCTS: Final = r"^aten::(bmm|baddbmm|matmul|einsum)$"
@@ -47,9 +48,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     share = float(calls.work_ns[copies].sum()) / whole if copies else 0.0
     if share < MIN_SHARE:
         return
-    copying, multiplied = (np.isin(np.arange(len(calls.rows)), list(some)) for some in (copies, used))
-    copying, multiplied = (calls.with_backward(some) for some in (copying, multiplied))
-    likely, least, most = (calls.edit(copying) | calls.edit(multiplied, 1.0, keep) for keep in _KEEP)
+    copying, multiplied = (calls.with_backward(calls.mask(list(some))) for some in (copies, used))
     longest = int(calls.rows[max(copies, key=lambda index: int(calls.work_ns[index]))])
     yield Finding(
         f"{format_rough_share(share)} of device time copies {format_count(sizes[1])} weight matrices "
@@ -58,16 +57,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "sort the rows by weight and multiply each group of them at once: torch._grouped_mm, or a loop over weights",
         "high",
         "the result of an index is multiplied as a batch of matrices, by the recorded shapes",
-        likely,
-        least,
-        most,
+        *EditRange(*(calls.edit(copying) | calls.edit(multiplied, 1.0, keep) for keep in _KEEP)),
         event=longest,
     )
 
 
 def _products(calls: Calls, gather: int) -> list[int]:
     """Return the batched products that follow a copy on its thread."""
-    mine = gather + 1 + np.flatnonzero(calls.tracks[gather + 1 :][:_LONGEST] == calls.tracks[gather])
+    mine = calls.after(gather, _LONGEST)
     found: list[int] = mine[calls.trace.named(_PRODUCTS, calls.rows[mine])].tolist()
     return found
 

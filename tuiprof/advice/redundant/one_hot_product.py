@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.redundant.one_hot_sum import FULL, one_hot_calls, one_hot_vectors
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
+from tuiprof.whatif import EditRange
 
 _CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::reshape", "aten::view", "aten::flatten")
 _PRODUCTS: Final = ("aten::matmul", "aten::mm", "aten::bmm", "aten::linear", "aten::addmm")
 _TRANSPOSED: Final = ("aten::t", "aten::transpose", "aten::permute")
 _COUNTS: Final = ("aten::sum", "aten::mean")
-#: Maximum number of operators from the first product to others with the same vectors.
+#: Maximum number of operators from the vectors to the first product, and from it to others with the same vectors.
+_TO_PRODUCT: Final = 5
 _LONGEST: Final = 16
 #: Time of looking up the rows, and of their gradient, relative to all of that: likely, least and most helpful.
 _KEEP: Final = (0.05, 0.3, 0.01)
@@ -25,23 +25,21 @@ _KEEP: Final = (0.05, 0.3, 0.01)
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for one-hot vectors that are used directly in a product."""
     calls = evidence.calls
-    chosen = np.zeros(len(calls.names), dtype=bool)
-    found = []
+    found, chosen = [], []
     summed = False
     for made in one_hot_calls(calls):
         vectors = one_hot_vectors(calls, made)
         product = _product(calls, made) if vectors else []
         if product and not any(calls.names[index] in FULL for index in vectors):
             sums = _sums(calls, product[-1])
-            chosen[[*vectors, *product, *sums]] = True
+            chosen += [vectors, product, sums]
             summed |= bool(sums)
             found.append(vectors[0])
     if not found:
         return
     event = int(calls.rows[found[0]])
     sure = calls.names[found[0]] == "aten::one_hot"
-    with_backward = calls.with_backward(chosen)
-    likely, least, most = (calls.edit(with_backward, keep, keep) for keep in _KEEP)
+    whole = calls.with_backward(calls.mask(*chosen))
     yield Finding(
         "one-hot vectors are multiplied by a matrix just to select its rows, "
         f"{evidence.how_often(len(found))}",
@@ -57,16 +55,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "a one_hot result is cast and multiplied right away"
         if sure
         else "a value scattered into zeros is multiplied right away",
-        likely,
-        least,
-        most,
+        *EditRange(*(calls.edit(whole, keep, keep) for keep in _KEEP)),
         event=event,
     )
 
 
 def _product(calls: Calls, made: int) -> list[int]:
     """Return the calls after the one that makes the vectors, up to their product; none if there is no product."""
-    mine = made + 1 + np.flatnonzero(calls.tracks[made + 1 : made + 6] == calls.tracks[made])
+    mine = calls.after(made, _TO_PRODUCT)
     for position, index in enumerate(mine.tolist()):
         if calls.names[index] in _PRODUCTS:
             until: list[int] = mine[: position + 1].tolist()
@@ -81,8 +77,8 @@ def _sums(calls: Calls, product: int) -> list[int]:
 
     Without sums beside, it is a product of something else, such as attention scores.
     """
-    mine = product + 1 + np.flatnonzero(calls.tracks[product + 1 :][:_LONGEST] == calls.tracks[product])
-    names = [calls.names[index] for index in mine.tolist()]
+    mine = calls.after(product, _LONGEST)
+    names = calls.names_of(mine)
     second = next((at for at, name in enumerate(names) if name in _PRODUCTS), 0)
     if second < 1 or names[second - 1] not in _TRANSPOSED or names[second] == "aten::linear":
         return []

@@ -10,6 +10,7 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
+from tuiprof.whatif import EditRange
 
 _CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::type_as", "aten::view", "aten::reshape")
 #: One-hot vectors written out: a value is scattered into a tensor that these have filled.
@@ -34,14 +35,13 @@ _KEEP: Final = {False: (0.15, 0.35, 0.05), True: (0.3, 0.5, 0.2)}
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for one-hot vectors, arithmetic and a sum."""
     calls = evidence.calls
-    chosen = np.zeros(len(calls.names), dtype=bool)
-    found = []
+    found, chosen = [], []
     smoothed = False
     for made in one_hot_calls(calls):
         vectors = one_hot_vectors(calls, made)
         saved = _until_sum(calls, vectors) if vectors else []
         if saved:
-            chosen[saved] = True
+            chosen.append(saved)
             found.append(vectors[0])
             names = [calls.names[index] for index in saved]
             scaled = sum(name in _ARITHMETIC and name != "aten::neg" for name in names) > 1
@@ -49,8 +49,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not found:
         return
     event = int(calls.rows[found[0]])
-    with_backward = calls.with_backward(chosen)
-    likely, least, most = (calls.edit(with_backward, keep, keep) for keep in _KEEP[smoothed])
+    whole = calls.with_backward(calls.mask(*chosen))
     yield Finding(
         "scores are multiplied by one-hot vectors and summed, several passes over all classes to pick one of each row, "
         f"{evidence.how_often(len(found))}",
@@ -61,9 +60,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "F.cross_entropy(logits, target)",
         "high" if smoothed else "medium",
         "one-hot vectors are multiplied element by element, and the product is summed",
-        likely,
-        least,
-        most,
+        *EditRange(*(calls.edit(whole, keep, keep) for keep in _KEEP[smoothed])),
         event=event,
     )
 
@@ -95,10 +92,8 @@ def one_hot_vectors(calls: Calls, made: int) -> list[int]:
 
 def _until_sum(calls: Calls, vectors: list[int]) -> list[int]:
     """Return the calls that are not needed, up to the sum of a product with the vectors; none if there is no sum."""
-    last = vectors[-1]
-    after = last + 1 + np.flatnonzero(calls.tracks[last + 1 :][:_LONGEST] == calls.tracks[last])
     saved, has_scores = list(vectors), False
-    for index in after.tolist():
+    for index in calls.after(vectors[-1], _LONGEST).tolist():
         name = calls.names[index]
         if name in _SUMS:
             product = next(

@@ -69,7 +69,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         layers = layers[~chosen[layers]]
     again = _same_models(calls, models, layers)
     if again:
-        count, chosen = len(again), np.isin(models.of_call, again) & ~calls.backward
+        count, chosen = len(again), np.isin(models.of_call, list(again)) & ~calls.backward
+        for second, first in again.items():
+            chosen[_used_alike(calls, models, second, first)] = True
         because = "the same model is called with gradients in the same step, with the same layers"
     else:
         runs = list(_cast_once(calls, layers))
@@ -121,8 +123,7 @@ def _on_same_inputs(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]
 
 def _same_parts(calls: Calls, models: ModelCalls, layers: Ints) -> list[Ints]:
     """Return the layers without gradients that calls with gradients begin with, as an earlier one of the step does."""
-    made = np.zeros(len(calls.rows), dtype=bool)
-    made[calls.forward[calls.forward >= 0]] = True
+    made = calls.differentiated
     known: set[tuple[int, str, bytes]] = set()
     found: list[Ints] = []
     layers_of = models.split(layers)
@@ -148,19 +149,16 @@ def _location(evidence: Evidence, models: ModelCalls, chosen: Mask) -> str:
 
 def _between(calls: Calls, runs: list[Ints]) -> Mask:
     """Return the calls from the first to the last layer of each run."""
-    chosen = np.zeros(len(calls.rows), dtype=bool)
-    for run in runs:
-        between = np.arange(run[0], run[-1] + 1)
-        chosen[between[(calls.tracks[between] == calls.tracks[run[0]]) & ~calls.backward[between]]] = True
-    return chosen
+    return calls.mask(*(calls.between(int(run[0]), int(run[-1])) for run in runs)) & ~calls.backward
 
 
-def _same_models(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]:
+def _same_models(calls: Calls, models: ModelCalls, layers: Ints) -> dict[int, int]:
     """Return which calls of models without gradients the same step makes with gradients too, with the same layers.
 
-    A policy that acts many times and learns once computes what the pass with gradients cannot give in time.
+    Each comes with the first such call. A policy that acts many times and learns once computes what the pass with
+    gradients cannot give in time.
     """
-    learned: Counter[tuple[int, str, bytes]] = Counter()
+    learned: dict[tuple[int, str, bytes], list[int]] = {}
     again: list[tuple[tuple[int, str, bytes], int]] = []
     for index, (name, mine) in enumerate(zip(models.names, models.split(layers), strict=True)):
         if len(mine) < _MIN_LAYERS:
@@ -169,15 +167,37 @@ def _same_models(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]:
         if name[2]:
             again.append((key, index))
         else:
-            learned[key] += 1
+            learned.setdefault(key, []).append(index)
     count = Counter(key for key, _ in again)
-    return [index for key, index in again if count[key] <= _MAX_AGAIN * learned[key]]
+    return {
+        index: learned[key][0]
+        for key, index in again
+        if key in learned and count[key] <= _MAX_AGAIN * len(learned[key])
+    }
+
+
+def _used_alike(calls: Calls, models: ModelCalls, second: int, first: int) -> Ints:
+    """Return the calls after one call of a model that follow another one in the same order.
+
+    They compute the same from its output, as the log-probabilities of a policy.
+    """
+    trace = calls.trace
+    after, others = (
+        np.flatnonzero(
+            (calls.tracks == trace.track_codes[row]) & (trace.starts[calls.rows] >= trace.ends[row])
+        )
+        for row in models.rows[[second, first]]
+    )
+    count = min(len(after), len(others))
+    after, others = after[:count], others[:count]
+    alike = (calls.codes[after] == calls.codes[others]) & (calls.steps[after] == calls.steps[others])
+    alike &= (models.of_call[after] < 0) & ~calls.backward[after]
+    return after[: count if alike.all() else int(np.argmin(alike))]
 
 
 def _cast_once(calls: Calls, layers: Ints) -> Iterator[Ints]:
     """Yield the layers of forward passes that no backward pass follows, with weights that autocast has cast before."""
-    made = np.zeros(len(calls.rows), dtype=bool)
-    made[calls.forward[calls.forward >= 0]] = True
+    made = calls.differentiated
     for step in np.unique(calls.steps[layers]):
         mine = layers[calls.steps[layers] == step]
         for run in np.split(mine, np.flatnonzero(np.diff(made[mine])) + 1):

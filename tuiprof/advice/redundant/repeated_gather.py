@@ -24,14 +24,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not evidence.stepped:
         return
     steps, names = trace.steps.step_of, trace.name_codes
-    rows = np.flatnonzero(trace.named(_GATHERS) & trace.on_host & (steps >= 0))
+    rows = trace.host_events(_GATHERS)
+    rows = rows[steps[rows] >= 0]
     rows = rows[np.lexsort((trace.starts[rows], names[rows], steps[rows]))]
     again = np.zeros(len(rows), dtype=bool)
     again[1:] = (names[rows][1:] == names[rows][:-1]) & (steps[rows][1:] == steps[rows][:-1])
     if not again.any():
         return
     times = round(len(rows) / np.count_nonzero(~again))
-    longest = int(rows[again][np.argmax(trace.lengths(rows[again]))])
+    longest = trace.longest(rows[again])
     yield Finding(
         f"sharded weights are gathered {times} times a step, though they change once",
         evidence.function_of(longest) or trace.name(longest),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -41,11 +41,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             found.setdefault(names, []).append(repeated)
     for passes in found.values():
         first = passes[0][0]
-        again = np.zeros(len(calls.rows), dtype=bool)
-        for repeated in passes:
-            for stretch in repeated[1:]:
-                again[_with_idle(calls, stretch)] = True
-        operators = in_a_row(" → ".join(calls.names[index].removeprefix("aten::") for index in first))
+        # With the calls between them that launch nothing.
+        again = (calls.between(int(part[0]), int(part[-1])) for repeated in passes for part in repeated[1:])
+        operators = in_a_row(calls.names_of(first))
         event = int(calls.rows[first[0]])
         yield Finding(
             f"{len(passes[0])} layers each run the same {len(first)} operators on tensors that need no gradient",
@@ -55,7 +53,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "medium",
             "these operators have no backward nodes, so they probably compute positions, masks or constants, which are "
             f"the same in all layers: {operators}",
-            calls.edit(again),
+            calls.edit(calls.mask(*again)),
             Edit(),
             event=event,
         )
@@ -63,12 +61,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 def _forward_passes(calls: Calls) -> Iterator[dict[tuple[int, ...], list[Ints]]]:
     """Yield, of each forward pass, the repeated stretches without gradients by the names of their operators."""
-    differentiated = np.zeros(len(calls.rows), dtype=bool)
-    differentiated[calls.forward[calls.forward >= 0]] = True
-    layers = np.zeros(len(calls.rows), dtype=bool)
-    work = np.flatnonzero(calls.works_of(*_LAYERS) & (calls.call_of_work >= 0))
-    layers[calls.call_of_work[work]] = True
-    names = calls.codes
+    differentiated, names = calls.differentiated, calls.codes
+    layers = calls.work_count_of(calls.works_of(*_LAYERS)) > 0
     busy = np.flatnonzero((calls.work_count > 0) & ~calls.within(r"^Optimizer\.step#"))
     for track in np.unique(calls.tracks[busy]).tolist():
         mine = busy[calls.tracks[busy] == track]
@@ -90,19 +84,12 @@ def _forward_passes(calls: Calls) -> Iterator[dict[tuple[int, ...], list[Ints]]]
             yield {
                 key: stretches
                 for key, stretches in found.items()
-                if len(stretches) >= MIN_LAYERS and _is_constant([calls.names[i] for i in stretches[0]])
+                if len(stretches) >= MIN_LAYERS and _is_constant(calls.names_of(stretches[0]))
             }
 
 
-def _is_constant(names: list[str]) -> bool:
+def _is_constant(names: Sequence[str]) -> bool:
     return any(_MAKES.match(name) for name in names) and not any(_DIFFERS.match(name) for name in names)
-
-
-def _with_idle(calls: Calls, stretch: Ints) -> Ints:
-    """Return the calls of a stretch with those between them that launch nothing."""
-    between = np.arange(stretch[0], stretch[-1] + 1)
-    mine: Ints = between[calls.tracks[between] == calls.tracks[stretch[0]]]
-    return mine
 
 
 RULE = AdviceRule("repeated-in-layers", find)

@@ -17,12 +17,17 @@ from tuiprof.analyses.shared.model_calls import model_calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.units import format_rough_share
+from tuiprof.whatif import EditRange
 
 #: Nodes that compute the gradient of a weight and of its input, each about half of the work: the share that
-#: remains, likely, and where freezing the weight helps least and most. The names of cuDNN's kernels tell which is
-#: which. Other nodes are not considered.
+#: remains, likely, and where freezing the weight helps least and most. Other nodes are not considered, except norms
+#: with a kernel of their own for weight and bias.
 _WITH_WEIGHT: Final = ("gemm", "convolution")
 _KEEP: Final = (0.5, 0.7, 0.4)
+#: Some names of kernels tell which of the two they compute. The gradient of a bias is a sum.
+_OF_NORM: Final = "GammaBeta"
+_OF_WEIGHT: Final = rf"wgrad|at::native::reduce_kernel|{_OF_NORM}"
+_OF_INPUT: Final = "dgrad"
 _NOT_UPDATED: Final = (
     "belong to weights that the optimizer does not update",
     "model.backbone.requires_grad_(False) for what is not trained: the backward pass then ends before it",
@@ -61,10 +66,8 @@ class _Backward:
     @cached_property
     def added(self) -> Mask:
         """Which of these add it to an existing one."""
-        inside = self.calls.inside(np.flatnonzero(self.calls.trace.named(r"^aten::add_$")))
-        result = np.zeros(len(self.calls.rows), dtype=bool)
-        result[inside[inside >= 0]] = True
-        return result & self.accumulated
+        adding = np.flatnonzero(self.calls.trace.named(r"^aten::add_$"))
+        return self.calls.mask(self.calls.inside(adding)) & self.accumulated
 
     @cached_property
     def zeroed(self) -> bool:
@@ -74,9 +77,15 @@ class _Backward:
     @cached_property
     def heavy(self) -> Ints:
         """How many products and convolutions each call launches."""
+        return self.calls.work_count_of(self.calls.works_of(*_WITH_WEIGHT))
+
+    @cached_property
+    def with_weight(self) -> Mask:
+        """Which calls compute the gradient of a weight beside that of an input."""
         calls = self.calls
-        works = calls.call_of_work[(calls.call_of_work >= 0) & calls.works_of(*_WITH_WEIGHT)]
-        return np.bincount(works, minlength=len(calls.rows))
+        norms = calls.work_ns_of(calls.trace.named(_OF_NORM, calls.trace.device_work)) > 0
+        result: Mask = (self.heavy > 1) | (norms & calls.backward)
+        return result
 
     @cached_property
     def light(self) -> Mask:
@@ -104,7 +113,7 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
     cleared before the next one. Gradients that are filled with zeros still exist, as do those that CUDA graphs clear.
     """
     calls, accumulated, added = backward.calls, backward.accumulated, backward.added
-    steps = len(np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host))
+    steps = len(trace.host_events(r"^Optimizer\.step#"))
     graphs = trace.named(r"^(cuda|hip)GraphLaunch", trace.host_calls).any()
     if not steps or graphs or not added.any() or backward.zeroed:
         return
@@ -125,15 +134,10 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
     halved[_of_other_calls(backward, passes, unread) & ~unneeded] = True
     chosen = unneeded | halved | unread
     part = halved[calls.call_of_work]
-    of_weight, of_input = (part & trace.named(name, trace.device_work) for name in ("wgrad", "dgrad"))
-    likely, least, most = (
-        calls.edit(
-            chosen,
-            np.where(halved, 1.0, 0.0),
-            np.select([of_weight, of_input, part], [0.0, 1.0, keep], 0.0),
-        )
-        for keep in _KEEP
-    )
+    of_weight, of_input = (part & trace.named(name, trace.device_work) for name in (_OF_WEIGHT, _OF_INPUT))
+    of_input |= part & calls.works_of("norm")
+    keeps = (np.select([of_weight, of_input, part], [0.0, 1.0, keep], 0.0) for keep in _KEEP)
+    edits = EditRange(*(calls.edit(chosen, np.where(halved, 1.0, 0.0), keep) for keep in keeps))
     made_by = calls.forward[np.flatnonzero((unneeded | halved) & (calls.forward >= 0))]
     event = int(calls.rows[made_by[0] if len(made_by) else np.flatnonzero(unread)[0]])
     share = format_rough_share(int(unread.sum()) / max(int(accumulated.sum()), 1))
@@ -144,9 +148,7 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
         instead,
         "high",
         because,
-        likely,
-        least,
-        most,
+        *edits,
         event=event,
     )
 
@@ -158,7 +160,7 @@ def _of_inputs(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterato
     nothing clears the gradients of the weights, the optimizer may update the input, as in style transfer.
     """
     calls, accumulated = backward.calls, backward.accumulated
-    steps = np.sort(trace.starts[np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)])
+    steps = np.sort(trace.starts[trace.host_events(r"^Optimizer\.step#")])
     of_input = calls.works_of("convolution") & trace.named("dgrad", trace.device_work)
     with_input = calls.work_ns_of(of_input)
     replaced = accumulated if backward.zeroed else accumulated & ~backward.added
@@ -202,8 +204,7 @@ def _cleared(backward: _Backward) -> list[Ints]:
     """
     trace, calls, passes = backward.calls.trace, backward.calls, backward.passes
     steps, clears = (
-        np.sort(trace.starts[np.flatnonzero(trace.named(rf"^Optimizer\.{name}#") & trace.on_host)])
-        for name in ("step", "zero_grad")
+        np.sort(trace.starts[trace.host_events(rf"^Optimizer\.{name}#")]) for name in ("step", "zero_grad")
     )
     begins = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in passes] + [trace.span[1]])
     stepped = np.diff(np.searchsorted(steps, begins))
@@ -229,7 +230,7 @@ def _feeding(backward: _Backward, nodes: Ints) -> tuple[Ints, Ints]:
     """
     accumulated, added = backward.accumulated, backward.added
     feeding, handing = [], []
-    for at in np.flatnonzero(backward.heavy[nodes] > 1).tolist():
+    for at in np.flatnonzero(backward.with_weight[nodes]).tolist():
         last = at + 1
         while last < len(nodes) and backward.light[nodes[last]]:
             last += 1

@@ -13,6 +13,7 @@ from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Mask
 from tuiprof.model.units import format_count
+from tuiprof.whatif import EditRange
 
 #: Share of the host time of an operator that remains without a node for autograd, which has to be made and freed.
 #: Measured with no_grad() and inference_mode() (docs/predictions.md); likely, least and most helpful.
@@ -31,7 +32,6 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     event = int(calls.rows[np.flatnonzero(unused)[0]])
     no_waits = np.empty(0, dtype=np.int64)
-    likely, least, most = (replace(calls.edit(unused, part, 1.0), waits=no_waits) for part in _KEEP)
     yield Finding(
         f"{format_count(round(count))} operators a step are recorded for a backward pass that never runs",
         evidence.function_of(event),
@@ -40,9 +40,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         else "with torch.inference_mode(): (or torch.no_grad()) around the loop",
         "high",
         "they create nodes, by their sequence numbers, and no backward pass visits these",
-        likely,
-        least,
-        most,
+        *EditRange(*(replace(calls.edit(unused, part, 1.0), waits=no_waits) for part in _KEEP)),
         event=event,
     )
 

@@ -28,11 +28,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         accumulated &= calls.work_count > 0
     if not zeros.any() or not accumulated.any():
         return
-    clearings = np.flatnonzero(trace.named(_CLEARING) & trace.on_host)
+    clearings = trace.host_events(_CLEARING)
     # With several backward passes per step, the later ones always have to add.
-    keep = np.where(
-        accumulated, 1 - min(len(clearings) / max(len(list(calls.backward_passes())), 1), 1.0), 0.0
-    )
+    added = 1 - min(len(clearings) / max(len(list(calls.backward_passes())), 1), 1.0)
+    keep = np.where(accumulated, added, 0.0)
     keep_host = np.maximum(keep, np.where(accumulated, _HANDING_OVER, 0.0))
     yield Finding(
         f"gradients are set to zero and added to, {evidence.how_often(len(clearings))}, instead of replaced",

@@ -10,7 +10,7 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share, plural
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 #: The operation that ends when an asynchronous copy has; what computes meanwhile comes before it.
 _DONE: Final = r"^(async-)?copy-done(\.|$)"
@@ -30,8 +30,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     share = float(trace.lengths(waits).sum()) / max(float(trace.lengths(beside).sum()), 1.0)
     if not len(waits) or share < MIN_SHARE:
         return
-    likely, least, most = (Edit(work=waits, keep=np.full(len(waits), keep)) for keep in _KEEP)
-    longest = int(waits[np.argmax(trace.lengths(waits))])
+    edits = EditRange(*(Edit.of_work(waits, keep) for keep in _KEEP))
+    longest = trace.longest(waits)
     names = len(np.unique(trace.name_codes[waits]))
     yield Finding(
         f"for {format_rough_share(share)} of its time the device waits for copies from or to another memory, which no "
@@ -41,9 +41,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "state, activations), or smaller ones, so that computation hides their copies",
         "medium",
         "XLA's copy-done operations, which last until the copy has arrived",
-        likely,
-        least,
-        most,
+        *edits,
         event=longest,
     )
 

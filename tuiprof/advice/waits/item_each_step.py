@@ -36,9 +36,6 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     for rows in functions.values():
         row = rows[0]
         others = sorted(int(other.where.rpartition(":")[2]) for other in rows[1:])
-        edit = Edit()
-        for each in rows:
-            edit = edit | evidence.without_reading(each)
         yield Finding(
             f"{_HOW.get(row.kind, '.item(), float() or print')} reads a value from the device "
             f"{evidence.rhythm(*rows)}",
@@ -48,7 +45,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "later",
             "high" if row.at_line else "medium",
             f"{row.through} waits for the device",
-            edit,
+            Edit.all_of(map(evidence.without_reading, rows)),
             most=_without_loop(evidence, rows),
             proof="metrics:naive,no-nan-check" if row.kind == "bool" else "",
             event=row.event,
@@ -62,12 +59,11 @@ def _without_loop(evidence: Evidence, rows: list[WaitLocation]) -> Edit | None:
     calls = evidence.calls
     inside = calls.inside(np.concatenate([evidence.calls_of(row) for row in rows]))
     inside = inside[inside >= 0]
-    chosen = np.zeros(len(calls.rows), dtype=bool)
+    chosen = []
     for step in np.unique(calls.steps[inside]):
         mine = inside[calls.steps[inside] == step]
-        between = np.arange(mine.min(), _end_of_loop(calls, int(mine.max())) + 1)
-        chosen[between[calls.tracks[between] == calls.tracks[mine[0]]]] = True
-    return calls.edit(chosen, 1 / LOOP, 1.0)
+        chosen.append(calls.between(int(mine.min()), _end_of_loop(calls, int(mine.max()))))
+    return calls.edit(calls.mask(*chosen), 1 / LOOP, 1.0)
 
 
 def _end_of_loop(calls: Calls, last: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -16,8 +15,8 @@ from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.waits import COPY_KINDS
 from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Coverage, Floats, Ints, Mask, union
-from tuiprof.whatif import Edit
+from tuiprof.model.intervals import Coverage, Floats, Ints, Mask
+from tuiprof.whatif import Edit, EditRange, HostTime
 from tuiprof.whatif.chips import link_bytes_per_s
 
 #: To the device, and from it.
@@ -45,7 +44,7 @@ _JAX = (
     "start the copy with .copy_to_host_async() and read it a step later",
 )
 #: Share of the link bandwidth that a pinned copy reaches: likely, least, most.
-OF_LINK = (0.85, 0.5, 1.0)
+_OF_LINK = (0.85, 0.5, 1.0)
 #: The copies are slow if being faster saves at least this share of the time for which their calls block the host.
 _MATTERS = 0.1
 #: Minimum rate at which the host copies into the driver's pinned buffer, and maximum additional time of a call.
@@ -69,14 +68,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         to_device = row.kind.endswith("to device")
         made = to_device and _made_in_step(trace, evidence, copies)
         copied = "computed on the CPU and copied to" if made else "copied to" if to_device else "copied from"
-        edits = [pinned(trace, evidence, copies, inside, part) for part in OF_LINK]
+        edits = pinned(trace, copies, inside)
         copied_on = np.zeros(0, dtype=bool) if to_device else _copied_on(evidence, operators)
         if copied_on.any():
-            edits = [edit | evidence.calls.edit(copied_on) for edit in edits]
+            edits |= evidence.calls.edit(copied_on)
             faster = without_threads(trace, copied_on)
             if faster is not None:
-                edits = [edit | rest for edit, rest in zip(edits, faster, strict=True)]
-        likely, least, most = edits
+                edits |= faster
         yield Finding(
             f"{sizes(trace, copies, size)} are {copied} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
@@ -84,23 +82,18 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             _MADE if made else (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1],
             "high",
             "the memory is not pinned, so the call blocks the host"
-            + (" and the copy runs well below link speed" if _slow(trace, likely, row.blocked_ns) else "")
+            + (
+                " and the copy runs well below link speed"
+                if _slow(trace, edits.likely, row.blocked_ns)
+                else ""
+            )
             + ("; then it is copied once more, on the CPU" if copied_on.any() else ""),
-            likely,
-            least,
-            most,
+            *edits,
             event=row.event,
             switch="pin_memory=1" if to_device and not made and not evidence.is_jax else "",
         )
 
     for (operator, location), found in by_operator.items():
-        edits = [Edit(), Edit(), Edit()]
-        for _, copies, inside in found:
-            edits = [
-                edit | pinned(trace, evidence, copies, inside, part)
-                for edit, part in zip(edits, OF_LINK, strict=True)
-            ]
-        likely, least, most = edits
         rows = [row for row, _, _ in found]
         name = operator_label(operator)
         yield Finding(
@@ -109,9 +102,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             f"give {name} its arguments where it needs them: an index on the device, lengths and sizes on the CPU",
             "high",
             "the copies lie inside the operator, and each blocks the host",
-            likely,
-            least,
-            most,
+            *EditRange.all_of(pinned(trace, copies, inside) for _, copies, inside in found),
             event=rows[0].event,
         )
 
@@ -152,24 +143,26 @@ def _copied_on(evidence: Evidence, operators: Ints) -> Mask:
     calls, trace = evidence.calls, evidence.trace
     result = np.zeros(len(calls.rows), dtype=bool)
     inside = calls.inside(operators)
-    for track in np.unique(calls.tracks[inside[inside >= 0]]):
+    inside = inside[inside >= 0]
+    for track in np.unique(calls.tracks[inside]):
         others = np.flatnonzero((calls.tracks == track) & ~trace.named(VIEWS, calls.rows))
-        after = np.searchsorted(others, inside[inside >= 0], side="right")
+        after = np.searchsorted(others, inside, side="right")
         result[others[after[after < len(others)]]] = True
     result &= operators_on_cpu(trace) & trace.named(r"^aten::copy_$", calls.rows)
     return result if result.sum() >= _FOLLOWING * len(operators) else np.zeros_like(result)
 
 
-def pinned(trace: Trace, evidence: Evidence, work: Ints, inside: Ints, part: float) -> Edit:
-    """Return the edit in which copies run at a share of the link bandwidth, and their calls do not block."""
+def pinned(trace: Trace, work: Ints, inside: Ints) -> EditRange:
+    """Return the edits in which copies run at a share of the link bandwidth, and their calls do not block."""
     lengths = trace.lengths(work)
     sizes = np.maximum(trace.ints("bytes", work), 0)
-    device = trace.info.devices[0].name if trace.info.devices else ""
-    linked = sizes / (link_bytes_per_s(device) * part) * 1e9
-    keep = np.where(sizes > 0, np.minimum(linked / np.maximum(lengths, 1), 1.0), 1.0)
-    held = _held_ns(trace, work, sizes, inside)
-    host = replace(evidence.host_time(inside), keep=1.0 - held / np.maximum(_lengths(trace, inside), 1))
-    return Edit(inside, host, work, keep)
+    held = _held_ns(trace, work, sizes, inside) / np.maximum(trace.lengths(inside), 1)
+    host = HostTime.of(trace, inside, 1.0 - held)
+    linked_ns = sizes / link_bytes_per_s(trace.info.device_name) * 1e9
+    keeps = (linked_ns / part / np.maximum(lengths, 1) for part in _OF_LINK)
+    return EditRange(
+        *(Edit(inside, host, work, np.where(sizes > 0, np.minimum(keep, 1.0), 1.0)) for keep in keeps)
+    )
 
 
 def _held_ns(trace: Trace, work: Ints, sizes: Ints, calls: Ints) -> Floats:
@@ -178,17 +171,13 @@ def _held_ns(trace: Trace, work: Ints, sizes: Ints, calls: Ints) -> Floats:
     The rest of a long call has another cause: the first one of a process initializes the device, which takes
     seconds.
     """
-    busy = Coverage(*union(trace.starts[trace.device_work], trace.ends[trace.device_work]))
+    busy = Coverage(*trace.union(trace.device_work))
     launch = trace.links.launch_of[work]
     at = np.searchsorted(calls, launch)
     known = (at < len(calls)) & (calls[np.minimum(at, len(calls) - 1)] == launch) if len(calls) else at < 0
     moved = np.bincount(at[known], weights=sizes[known], minlength=len(calls))
     waited = busy.between(trace.starts[calls], trace.ends[calls])
-    return np.minimum(waited + moved / _SLOWEST_BYTES_PER_S * 1e9 + _CALL_NS, _lengths(trace, calls))
-
-
-def _lengths(trace: Trace, rows: Ints) -> Ints:
-    return trace.ends[rows] - trace.starts[rows]
+    return np.minimum(waited + moved / _SLOWEST_BYTES_PER_S * 1e9 + _CALL_NS, trace.lengths(calls))
 
 
 RULE = AdviceRule("pageable-memory", find, needs=("sync_events",))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.waits import PAGEABLE_TO_DEVICE, TO_DEVICE
 from tuiprof.model import Trace
@@ -26,9 +24,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if not 0 < size <= SMALL_BYTES:
             continue
         metric = "torchmetrics/" in f"{row.where} {row.stack}"
-        inside = calls.inside(evidence.calls_of(row))
-        chosen = np.zeros(len(calls.rows), dtype=bool)
-        chosen[inside[inside >= 0]] = True
+        chosen = calls.mask(calls.inside(evidence.calls_of(row)))
         yield Finding(
             f"{sizes(trace, evidence.work_in(evidence.operators_of(row))[0], size)} are copied to the device "
             f"{evidence.rhythm(row)}, and the host waits",

@@ -33,10 +33,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             places.setdefault(_place(row), []).append(row)
     if len(places) < 2:
         return
-    edits = {place: _union(evidence, rows) for place, rows in places.items()}
-    every = Edit()
-    for edit in edits.values():
-        every = every | edit
+    edits = {place: Edit.all_of(map(evidence.without_waiting, rows)) for place, rows in places.items()}
+    every = Edit.all_of(edits.values())
     together_ns = step.likely_ns(every)
     if together_ns < _MIN_SHARE * step.step_ns:
         return
@@ -64,13 +62,6 @@ def _place(row: WaitLocation) -> Hashable:
     if row.at_line:
         return (row.kind, row.where.rpartition(":")[0], row.in_)
     return (row.kind, row.where, row.through)
-
-
-def _union(evidence: Evidence, rows: list[WaitLocation]) -> Edit:
-    edit = Edit()
-    for row in rows:
-        edit = edit | evidence.without_waiting(row)
-    return edit
 
 
 RULE = AdviceRule("waits-in-turn", find, needs=("sync_events",))

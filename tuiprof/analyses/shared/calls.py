@@ -71,8 +71,12 @@ class Calls:
     @cached_property
     def work_count(self) -> Ints:
         """Number of device events launched by each."""
-        known = self.call_of_work >= 0
-        return np.bincount(self.call_of_work[known], minlength=len(self.rows)).astype(np.int32)
+        return self.work_count_of(np.ones(len(self.trace.device_work), dtype=bool)).astype(np.int32)
+
+    @cached_property
+    def differentiated(self) -> Mask:
+        """Whether a backward pass visits a node that each created."""
+        return self.mask(self.forward)
 
     @cached_property
     def _kinds(self) -> tuple[list[str], npt.NDArray[np.uint8]]:
@@ -99,6 +103,10 @@ class Calls:
         result: Mask = np.isin(known, kinds)[found]
         return result
 
+    def work_count_of(self, which: Mask) -> Ints:
+        """Return how many of some of ``trace.device_work`` each call launched."""
+        return np.bincount(self.call_of_work[which & (self.call_of_work >= 0)], minlength=len(self.rows))
+
     def work_ns_of(self, which: Mask) -> Ints:
         """Return the device time of some of ``trace.device_work`` by the call that launched them, ns."""
         trace = self.trace
@@ -107,6 +115,31 @@ class Calls:
         return np.bincount(self.call_of_work[chosen], weights=lengths, minlength=len(self.rows)).astype(
             np.int64
         )
+
+    def launched_by(self, which: Mask) -> Mask:
+        """Return which of ``trace.device_work`` the given calls launched."""
+        launched: Mask = (self.call_of_work >= 0) & which[self.call_of_work]  # -1 reads an arbitrary entry
+        return launched
+
+    def names_of(self, indices: Ints) -> tuple[str, ...]:
+        """Return the names of some calls, given as indices."""
+        return tuple(self.names[index] for index in indices.tolist())
+
+    def mask(self, *indices: Ints | list[int]) -> Mask:
+        """Return some calls, given as indices, as a mask; -1 is none."""
+        result = np.zeros(len(self.rows), dtype=bool)
+        for some in indices:
+            chosen = np.asarray(some, dtype=np.int64)
+            result[chosen[chosen >= 0]] = True
+        return result
+
+    def between(self, first: int, last: int) -> Ints:
+        """Return the calls from one to another on the thread of the first, as indices."""
+        return first + np.flatnonzero(self.tracks[first : last + 1] == self.tracks[first])
+
+    def after(self, index: int, count: int) -> Ints:
+        """Return which of the next ``count`` calls are on the same thread, as indices."""
+        return self.between(index, index + count)[1:]
 
     def with_backward(self, which: Mask) -> Mask:
         """Return the given calls and the backward nodes that they created."""
@@ -130,7 +163,7 @@ class Calls:
             until[before[near]] = starts[near]
         parts = np.broadcast_to(np.asarray(keep_host, dtype=np.float64), which.shape)
         host = HostTime(self.tracks[which], trace.starts[self.rows[which]], until[which], parts[which])
-        works = (self.call_of_work >= 0) & which[self.call_of_work]  # -1 reads an arbitrary entry
+        works = self.launched_by(which)
         keep = np.broadcast_to(np.asarray(keep_work, dtype=np.float64), works.shape)
         inside = self.call_of_host_call
         waits = trace.host_calls[(inside >= 0) & which[inside]]
@@ -138,9 +171,7 @@ class Calls:
 
     def backward_passes(self) -> Iterator[Ints]:
         """Yield the nodes of each backward pass, as indices; a call that creates a node separates two passes."""
-        made = np.zeros(len(self.rows), dtype=bool)
-        made[self.forward[self.forward >= 0]] = True
-        either = np.flatnonzero(self.backward | made)
+        either = np.flatnonzero(self.backward | self.differentiated)
         edges = np.flatnonzero(np.diff(self.backward[either])) + 1
         for run in np.split(either, edges):
             if len(run) and self.backward[run[0]]:
@@ -148,8 +179,7 @@ class Calls:
 
     def within(self, pattern: str) -> Mask:
         """Return which calls begin inside a host event whose name matches; such events do not overlap."""
-        trace = self.trace
-        return self.begin_in(np.flatnonzero(trace.named(pattern) & trace.on_host))
+        return self.begin_in(self.trace.host_events(pattern))
 
     def begin_in(self, around: Ints) -> Mask:
         """Return which calls begin inside one of these host events, which do not overlap."""
@@ -164,7 +194,7 @@ class Calls:
 def calls(trace: Trace) -> Calls:
     """Return the framework calls of a trace."""
     rows = np.flatnonzero(trace.is_category("cpu_op"))
-    rows = rows[outermost(trace, rows)].astype(row_type(len(trace)))
+    rows = outermost(trace, rows).astype(row_type(len(trace)))
     backward = trace.named("^" + BACKWARD, rows)
     call_of_host_call = index_of_outer(trace, rows, trace.host_calls)
     launch = trace.links.launch_of[trace.device_work]
@@ -248,27 +278,27 @@ def arguments(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
 
 
 class _Kernel(msgspec.Struct):
-    blocks: Any = msgspec.field(name="blocks per SM", default=None)
+    grid: list[Any] = msgspec.field(default_factory=list)
 
 
 class _KernelEvent(msgspec.Struct):
     args: _Kernel = msgspec.field(default_factory=_Kernel)
 
 
-def blocks_per_multiprocessor(trace: Trace, rows: Ints) -> npt.NDArray[np.float64]:
-    """Return the thread blocks of each kernel per multiprocessor of its device, as Kineto writes them.
+def grid_widths(trace: Trace, rows: Ints) -> Ints:
+    """Return the thread blocks of each kernel in the first dimension of its grid, as Kineto writes them.
 
-    Below 1, part of the device is idle while the kernel runs. NaN = unknown; only the :data:`ASKED` longest are read.
+    0 = unknown; only the :data:`ASKED` longest are read.
     """
-    found = np.full(len(rows), np.nan)
+    found = np.zeros(len(rows), dtype=np.int64)
     asked = np.argsort(-trace.lengths(rows), kind="stable")[:ASKED]
     for index in asked[np.argsort(trace.ints("ordinal", rows[asked]), kind="stable")].tolist():
         try:
-            blocks = msgspec.json.decode(trace.raw_event(int(rows[index])), type=_KernelEvent).args.blocks
+            grid = msgspec.json.decode(trace.raw_event(int(rows[index])), type=_KernelEvent).args.grid
         except (msgspec.MsgspecError, RecursionError):
             continue
-        if isinstance(blocks, (int, float)) and blocks > 0:
-            found[index] = blocks
+        if grid and isinstance(grid[0], int) and 0 < grid[0] < 2**31:
+            found[index] = grid[0]
     return found
 
 
@@ -278,7 +308,7 @@ def blocks_per_multiprocessor(trace: Trace, rows: Ints) -> npt.NDArray[np.float6
 def loops(
     words: npt.NDArray[np.int32], longest: int, least: int, *, alone: Mask | None = None
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield begin, period and full iterations of each loop, shortest periods first; loops do not overlap."""
+    """Yield start, period and full iterations of each loop, shortest periods first; loops do not overlap."""
     # Entries that cannot be part of a loop (any more) get a unique value.
     own_word = -1 - np.arange(len(words), dtype=np.int32)
     words = np.where(words >= 0, words, own_word)
@@ -296,7 +326,7 @@ def loops(
 
 
 def runs(mask: Mask, min_length: int) -> tuple[Ints, Ints]:
-    """Return begin and end of the runs of True with at least the given length."""
+    """Return start and end of the runs of True with at least the given length."""
     at = np.flatnonzero(mask)
     breaks = np.flatnonzero(at[1:] != at[:-1] + 1)
     starts, ends = at[np.append(0, breaks + 1)[: len(at)]], at[np.append(breaks, len(at) - 1)[: len(at)]] + 1

@@ -604,12 +604,12 @@ def _group(name: str, description: str, said: str, configured: Mapping[str, tupl
 
 
 def buffer_broadcasts(calls: Calls) -> Mask:
-    """Return which calls send a model's buffers at the begin of DistributedDataParallel's forward pass.
+    """Return which calls send a model's buffers at the start of DistributedDataParallel's forward pass.
 
     These are runs of such calls around a broadcast: tensors are joined, sent, and copied back one by one.
     """
     trace = calls.trace
-    forward = np.flatnonzero(trace.named(r"^DistributedDataParallel\.forward$") & trace.on_host)
+    forward = trace.host_events(r"^DistributedDataParallel\.forward$")
     of_pass = np.where(calls.backward, -1, index_of_outer(trace, forward, calls.rows))
     part = (of_pass >= 0) & trace.named(_BROADCAST_PARTS, calls.rows)
     sent = part & trace.named(BROADCAST, calls.rows)

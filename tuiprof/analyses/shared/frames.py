@@ -56,7 +56,7 @@ _JAX_FILE = re.compile(
     r"|traceback_util|tree_util|ufunc_api|ufuncs|util|windowed_reductions)\.py\("
 )
 
-#: The begin of the module path in a file path; folders above it, as in ``/opt/torch/venv/…``, are irrelevant.
+#: The start of the module path in a file path; folders above it, as in ``/opt/torch/venv/…``, are irrelevant.
 _LIBRARY = re.compile(r"^.*(?:(?:site|dist)-packages|lib/python\d[\d.]*)/")
 
 #: Libraries in Kineto frames, which omit the installation folder.

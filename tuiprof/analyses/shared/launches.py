@@ -129,7 +129,7 @@ def queue_depth(trace: Trace, device: int, low: int, high: int) -> QueueDepth:
     edges = low + each * index + rest * index // slices
     at = np.searchsorted(times, edges, side="right") - 1
     area_at = area[at] + depth[at] * (edges - times[at])
-    # The depth at the begin of a slice counts for it, so each slice reduces from the change before it.
+    # The depth at the start of a slice counts for it, so each slice reduces from the change before it.
     stops = np.maximum(at[1:], at[:-1] + 1)
     bounds = np.column_stack((at[:-1], np.minimum(stops, len(times) - 1))).reshape(-1)
     return QueueDepth(

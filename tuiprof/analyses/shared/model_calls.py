@@ -35,6 +35,6 @@ class ModelCalls:
 def model_calls(calls: Calls) -> ModelCalls:
     """Return the marked calls of models."""
     trace = calls.trace
-    rows = np.flatnonzero(trace.named(MODEL_CALL) & trace.on_host)
+    rows = trace.host_events(MODEL_CALL)
     names = [match for row in rows.tolist() if (match := re.match(MODEL_CALL, trace.name(row)))]
     return ModelCalls(rows, names, index_of_outer(trace, rows, calls.rows))

@@ -30,7 +30,7 @@ MAX_LAUNCHES = 5_000
 SLOWED = 0.05
 #: Not reported if the session's own steps vary by more than this, from the 10th to the 90th percentile.
 SCATTERED = 3.0
-#: The range around that of a model's call. Between the begins of both, the probe finds out what that one says.
+#: The range around that of a model's call. Between the starts of both, the probe finds out what that one says.
 _PHASE = r"^(forward|evaluation)$"
 _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
 _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
@@ -73,7 +73,7 @@ def replayed(trace: Trace) -> Calibrated | str:
 
 
 def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
-    """Return begin and end of the replayed stretch, and its number of steps, limited for speed."""
+    """Return start and end of the replayed stretch, and its number of steps, limited for speed."""
     steps = trace.steps
     if not len(steps):
         mine = np.flatnonzero(trace.track_codes == main)
@@ -135,7 +135,7 @@ def _forward_launches(trace: Trace) -> Ints:
 
 @cached_on_trace
 def probe_intervals(trace: Trace) -> tuple[Ints, Ints]:
-    """Return when the probe looked at models that were called, as it does only in captures: begins and ends, ns."""
+    """Return when the probe looked at models that were called, as it does only in captures: starts and ends, ns."""
     models = np.flatnonzero(trace.named(MODEL_CALL) & trace.is_category("annotation"))
     phases = trace.nesting.parent[models]
     inside = phases >= 0
@@ -243,7 +243,7 @@ def host_faster(
         return Edit()
     low, high, _ = stretch(trace, main)
     inside = trace.between(low, high)
-    others = np.concatenate((fetches(trace), np.flatnonzero(trace.named(CALLBACK) & trace.on_host)))
+    others = np.concatenate((fetches(trace), trace.host_events(CALLBACK)))
     tracks = np.unique(trace.track_codes[trace.links.launches]).tolist()
     parts = []
     for track in sorted({*tracks, main}):

@@ -520,7 +520,7 @@ def refill(trace: Trace, empty: Emptied, starts: Ints, ends: Ints, reads: Mask) 
 
     - the instant at which the device became free for the first work that had by then been launched for
       ``LEAD_NS``: the host is ahead again. Only the first work of each call counts;
-    - the begin of the next wait for that device.
+    - the start of the next wait for that device.
 
     An XLA read launches its own copy, late if it has to allocate memory first: such gaps inside a read are its refill.
 

@@ -180,7 +180,7 @@ def _of_whole(trace: Trace) -> Waits:
     rows = np.concatenate((rows, blocked))
     order = np.argsort(rows)
     rows, kinds = rows[order], kinds[order]
-    keep = outermost(trace, rows) & _first_of_correlation(trace, rows)
+    keep = member(rows, outermost(trace, rows)) & _first_of_correlation(trace, rows)
     rows, kinds = rows[keep], kinds[keep]
 
     absorbed, first = _absorb_copies(trace, rows, kinds, copies)
@@ -236,8 +236,8 @@ def _copy_blocked(trace: Trace, calls: Ints, copies: Ints) -> Mask:
     return result
 
 
-def outermost(trace: Trace, rows: Ints) -> Mask:
-    """Return which of the given events are outermost on their track."""
+def outermost(trace: Trace, rows: Ints) -> Ints:
+    """Return those of the given events that are outermost on their track."""
     track = trace.track_codes[rows]
     keep = np.ones(len(rows), dtype=bool)
     for one in distinct(track):
@@ -245,7 +245,7 @@ def outermost(trace: Trace, rows: Ints) -> Mask:
         ends = trace.ends[rows[mine]]
         reach = np.maximum.accumulate(ends)
         keep[mine[1:]] = ends[1:] > reach[:-1]
-    return keep
+    return rows[keep]
 
 
 def _first_of_correlation(trace: Trace, rows: Ints) -> Mask:
