@@ -199,6 +199,31 @@ def test_gradients_of_biases_and_norms_are_not_needed_either(
     assert row["wins_ns"] == pytest.approx((saved_us + 20) * 1000, rel=0.02)
 
 
+def test_half_of_a_node_is_not_launched_if_the_gradient_of_its_weight_is_not_needed() -> None:
+    made, launches = Made(), 0
+    for step in range(4):
+        at = 300 * step
+        made.step(step, at, at + 300)
+        for name, begin, took, sequence in (
+            ("aten::linear", 0, 20, 0),
+            ("aten::linear", 20, 20, 1),
+            (f"{AUTOGRAD}: MmBackward0", 40, 100, 1),
+            (ACCUMULATE, 140, 20, None),
+            (f"{AUTOGRAD}: MmBackward0", 160, 50, 0),
+            (ACCUMULATE, 210, 20, None),
+        ):
+            made.op(name, at + begin, at + begin + took, sequence=sequence)
+            if name == ACCUMULATE:
+                made.op("aten::add_" if begin == 140 else "aten::detach", at + begin + 2, at + begin + 4)
+                continue
+            for call in range(2 if "Mm" in name else 1):
+                launches, launch = launches + 1, at + begin + 5 + 5 * call
+                made.launch(GEMM, (launch, launch + 2), (launch + 3, launch + 4), launches)
+        made.add("annotation", "Optimizer.step#AdamW.step", at + 240, at + 290)
+    # Half of 100 µs, and the accumulation.
+    assert found(made.trace(), "unneeded-gradients")["wins_ns"] == pytest.approx(50_000 + 20_000, rel=0.02)
+
+
 def attacked(clears: bool = True, adds: bool = False, updates: int = 1) -> Trace:
     """Steps with two backward passes for the gradient of the input, which add to those of four layers, and a third."""
     steps = Steps()

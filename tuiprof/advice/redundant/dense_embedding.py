@@ -84,10 +84,8 @@ def _without_updates(trace: Trace, evidence: Evidence, fill_ns: Ints, keep: floa
     """Return the edit in which the optimizer updates the rows of a batch instead of whole tables."""
     steps = evidence.optimizer_steps
     if not trace.device_indices:
-        is_step = np.zeros(len(trace), dtype=bool)
-        is_step[steps] = True
         updates = np.flatnonzero(trace.is_category("cpu_op"))
-        updates = updates[trace.nesting.directly_in(is_step, updates)]
+        updates = updates[np.isin(trace.nesting.parent[updates], steps)]
         updates = updates[trace.lengths(updates) >= _OVER_TABLE * float(np.median(fill_ns))]
         return evidence.without_operators(updates, keep, keep)
     # One operator may update all parameters: of its time, the tables take what they take to fill, for each pass.
