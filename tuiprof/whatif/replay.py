@@ -426,6 +426,8 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
     usual = _USUAL
     if _bound_by_peers(graph, uncaptured, fitted):
         fitted, usual = Fit(fitted.scale, paced=True), 1.0
+    elif not fitted.scale:
+        fitted = Fit(0.0, paced=True)
     if fitted.paced and uncaptured.host_ns is not None:
         # The host alone: its calls, without device work to wait for.
         alone = Edit(work=graph.row[graph.kind == WORK], keep=np.zeros(int((graph.kind == WORK).sum())))
