@@ -28,6 +28,8 @@ _KEEP_REST: Final = (0.75, 1.0, 0.5)
 #: It counts if the process keeps this many cores busy, has no loader, and nearly all of these operators are gone.
 MIN_BUSY: Final = 3.0
 _NEARLY_ALL: Final = 0.9
+#: Share of the time of a call that its views take, nested ones included, if it consists of them.
+_OF_VIEWS: Final = 0.3
 #: Added to the evidence.
 THREADS: Final = "; their threads keep other cores busy between them, which slows the launching thread"
 
@@ -45,15 +47,18 @@ def operators_on_cpu(trace: Trace) -> Mask:
 
 
 def _only_views(calls: Calls) -> Mask:
-    """Return which calls consist of views, as unflatten_dense_tensors does: they compute nothing themselves."""
+    """Return which calls consist of views, as unflatten_dense_tensors does: they compute nothing themselves.
+
+    An index on the CPU makes views as well, in a small part of its time.
+    """
     trace = calls.trace
     parts = np.setdiff1d(np.flatnonzero(trace.is_category("cpu_op")), calls.rows)
     call = calls.inside(parts)
     parts, call = parts[call >= 0], call[call >= 0]
-    every, views = (
-        np.bincount(some, minlength=len(calls.rows)) for some in (call, call[trace.named(VIEWS, parts)])
-    )
-    result: Mask = (every > 0) & (views == every)
+    views = trace.named(VIEWS, parts)
+    others = np.bincount(call[~views], minlength=len(calls.rows))
+    took = np.bincount(call[views], trace.lengths(parts[views]), minlength=len(calls.rows))
+    result: Mask = (others == 0) & (took >= _OF_VIEWS * trace.lengths(calls.rows)) & (took > 0)
     return result
 
 
