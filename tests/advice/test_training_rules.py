@@ -423,6 +423,76 @@ def test_a_frozen_part_of_a_model_sees_the_same_image_again(second: str, frozen:
         assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("again", "between", "advised"),
+    [
+        (", same inputs", (), True),
+        ("", (), False),
+        (", same inputs", (f"{AUTOGRAD}: MmBackward0",), False),  # the weights may have changed
+        (", same inputs", ("aten::add_",) * 30, False),
+        (", same inputs", ("inside", "aten::bernoulli_"), False),
+    ],
+)
+def test_a_module_is_called_again_on_the_same_inputs(
+    again: str, between: tuple[str, ...], advised: bool
+) -> None:
+    steps = Steps()
+    for _ in range(4):
+        for turn in range(3):
+            inside = between[1:] if between[:1] == ("inside",) else ()
+            for op in () if inside else between:
+                steps.op(op, ((GEMM, 1),))
+            name = f"Linear #3{again if turn else ''}, at /w/train.py:12 Decoder.look"
+            ops = [("aten::linear", ((GEMM, 100),)), *((op, ((GEMM, 1),)) for op in inside)]
+            steps.within(name, *ops, first=10 * turn + 1)
+            steps.op("aten::linear", ((GEMM, 100),))
+        for turn in (2, 1, 0):
+            begin = steps.now
+            steps.op(
+                f"{AUTOGRAD}: MmBackward0",
+                ((GEMM, 200), (ELEMENTWISE, 30), (ELEMENTWISE, 50)),
+                sequence=10 * turn + 1,
+                track=BACKWARD,
+            )
+            for sum_ in (11, 21):  # of the gradients of the weights, and of the larger inputs
+                steps.made.op("aten::add_", begin + sum_, begin + sum_ + 7, track=BACKWARD)
+        steps.end()
+    row = finding(steps.trace(), "repeated-forward")
+    assert (row is not None) == advised
+    if row is not None:
+        assert row["wins_ns"] == pytest.approx(2 * (100 + 200 + 30) * 1000, rel=0.03), "a sum for each stays"
+        assert row["where"] == "Decoder.look, /w/train.py:12"
+        assert "Linear" in row["what"]
+        assert "twice" in row["what"] or "2 times" in row["what"]
+
+
+def test_modules_that_a_function_calls_again_are_one_finding() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for again in ("", ", same inputs"):
+            for number, line in ((1, 9), (2, 12)):
+                name = f"Linear #{number}, no gradients{again}, at /w/train.py:{line} Decoder.look"
+                steps.within(name, ("aten::linear", ((GEMM, 100),)))
+        steps.end()
+    row = found(steps.trace(), "repeated-forward")
+    assert row["wins_ns"] == pytest.approx(2 * 100_000, rel=0.03)
+    assert row["where"] == "Decoder.look, /w/train.py:9, 12"
+    assert "modules (Linear) are" in row["what"]
+    assert "gradients" not in row["because"]
+
+
+def test_a_module_in_a_model_that_is_called_again_is_no_other_finding() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for again in ("", ", same inputs"):
+            begin = steps.now
+            steps.within(f"GPT #1{again}", *[("aten::linear", ((GEMM, 100),))] * 6)
+            name = f"Linear #1{again}, at /w/train.py:12 look"
+            steps.made.add("annotation", name, begin + 0.5, begin + 11)
+        steps.end()
+    assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+
+
 def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     trace = trained((False,) * 6)
     length = float((trace.steps.ends - trace.steps.starts).mean())

@@ -8,6 +8,7 @@ import polars as pl
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.shared.model_calls import PROBE_RANGE
 from tuiprof.analyses.shared.scope import (
     PERIOD_RULE,
     Scope,
@@ -257,7 +258,8 @@ def _phases(scope: Scope, times: Ints) -> Table:
     """Return the outermost named ranges inside the steps, and the rest of the steps."""
     trace = scope.trace
     named = trace.is_category("annotation") | (trace.is_category("cpu_op") & trace.named(_FRAMEWORK_RANGE))
-    rows: Ints = np.flatnonzero(named & ~trace.named(_MARKER) & (trace.steps.step_of >= 0))
+    none = trace.named(f"{_MARKER}|{PROBE_RANGE}")
+    rows: Ints = np.flatnonzero(named & ~none & (trace.steps.step_of >= 0))
     rows = _waits.outermost(trace, rows)
     rows = rows[scope.in_steps(rows)]
     backward = _backward(trace)

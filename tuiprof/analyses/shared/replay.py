@@ -11,7 +11,7 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.collectives import peer_waits
 from tuiprof.analyses.shared.idle import CALLBACK
-from tuiprof.analyses.shared.model_calls import MODEL_CALL
+from tuiprof.analyses.shared.model_calls import MODEL_CALL, PROBE_RANGE
 from tuiprof.analyses.shared.scope import Scope, step_period_ns, step_times
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
@@ -140,7 +140,9 @@ def probe_intervals(trace: Trace) -> tuple[Ints, Ints]:
     phases = trace.nesting.parent[models]
     inside = phases >= 0
     inside[inside] = trace.named(_PHASE, phases[inside])
-    return union(trace.starts[phases[inside]], trace.starts[models[inside]])
+    ranges = np.flatnonzero(trace.named(PROBE_RANGE) & trace.is_category("annotation"))
+    begins = np.concatenate((trace.starts[phases[inside]], trace.starts[ranges]))
+    return union(begins, np.concatenate((trace.starts[models[inside]], trace.ends[ranges])))
 
 
 def _kernels(trace: Trace) -> Ints:
