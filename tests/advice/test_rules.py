@@ -598,6 +598,14 @@ def test_an_optimizer_of_several_passes() -> None:
     assert finding(gpu_bound(*PASSES), "unfused-optimizer") is None, "nobody says that it is an optimizer"
 
 
+def test_the_forward_and_backward_pass_in_an_optimizers_closure_are_no_part_of_its_update() -> None:
+    forward = [("aten::linear", GEMM, 300.0), *(("aten::mul", ELEMENTWISE, 90.0) for _ in range(8))]
+    step = gpu_bound(*forward, (f"{AUTOGRAD}: MulBackward0", ELEMENTWISE, 90), *PASSES, around=OPTIMIZER)
+    alone = found(gpu_bound(*PASSES, around=OPTIMIZER), "unfused-optimizer")
+    assert found(step, "unfused-optimizer")["wins_ns"] == pytest.approx(alone["wins_ns"], rel=0.05)
+    assert found(step, "elementwise-chain")["wins_ns"] > 400_000
+
+
 def host_bound(*, python_us: float = 0.0, steps: int = 4, name: str = "") -> Made:
     """Steps of 3 ms whose device works 50 µs; Python runs for a while in the middle of each."""
     made = Made()

@@ -168,7 +168,7 @@ def _of_inputs(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterato
     nothing clears the gradients of the weights, the optimizer may update the input, as in style transfer.
     """
     calls, accumulated = backward.calls, backward.accumulated
-    steps = np.sort(trace.starts[trace.host_events(r"^Optimizer\.step#")])
+    steps = np.sort(evidence.updates.starts)
     of_input = calls.works_of("convolution") & trace.named("dgrad", trace.device_work)
     with_input = calls.work_ns_of(of_input)
     replaced = accumulated if backward.zeroed else accumulated & ~backward.added

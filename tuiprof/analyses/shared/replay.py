@@ -85,11 +85,17 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
         return begin, end, 0
     order = np.argsort(steps.starts, kind="stable")
     starts, ends = steps.starts[order], steps.ends[order]
-    launched = np.searchsorted(trace.starts[trace.links.launches], ends) - np.searchsorted(
-        trace.starts[trace.links.launches], starts[0]
+    launches = trace.starts[trace.links.launches]
+    before, after = np.searchsorted(launches, starts), np.searchsorted(launches, ends)
+    counts = np.maximum(
+        np.searchsorted(after, before + MAX_LAUNCHES, side="right") - np.arange(len(starts)), 1
     )
-    count = max(int(np.searchsorted(launched, MAX_LAUNCHES, side="right")), 1)
-    return int(starts[0]), int(ends[:count].max()), count
+    count = int(counts.max())
+    # Those that take about as long as most: the first captured step is often far longer.
+    unusual = np.convolve(np.abs(ends - starts - np.median(ends - starts)), np.ones(count), "valid")
+    possible = np.flatnonzero(counts[: len(unusual)] == count)
+    first = int(possible[np.argmin(unusual[possible])])
+    return int(starts[first]), int(ends[first : first + count].max()), count
 
 
 def in_part(trace: Trace) -> bool:

@@ -16,7 +16,7 @@ import polars as pl
 
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.frames import is_user
-from tuiprof.analyses.steps import closures
+from tuiprof.analyses.shared.optimizers import closures
 from tuiprof.model.intervals import Coverage, Floats, Ints, Mask, Window, union
 from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Trace, Track
