@@ -190,7 +190,16 @@ def test_a_loader_without_workers() -> None:
     assert row["wins_ns"] == 0.9 * 4_000_000, "workers make batches beside the step, fetching takes a tenth"
 
 
-def loading(wait: str, *frames: tuple[str, int, int], device: bool = True) -> Trace:
+def test_large_batches_of_workers_take_longer_to_fetch() -> None:
+    small, large = (
+        advice(loading(IN_PROCESS, copied=size)).table("findings").rows["wins_ns"][0]
+        for size in (8_000, 8_000_000)
+    )
+    assert small == pytest.approx(4_000_000 - 300_000 - 1_000, rel=0.001)
+    assert large == pytest.approx(4_000_000 - 300_000 - 1_000_000, rel=0.001)
+
+
+def loading(wait: str, *frames: tuple[str, int, int], device: bool = True, copied: int = 0) -> Trace:
     """Four steps of 10 ms that begin with 4 ms of waiting under a name, with Python frames inside and around."""
     made = Made()
     for number in range(4):
@@ -202,6 +211,9 @@ def loading(wait: str, *frames: tuple[str, int, int], device: bool = True) -> Tr
             made.add("python_function", name, at + 100 * begin, at + 100 * end)
         if device:
             made.launch("gemm", (at + 4_500, at + 4_505), (at + 4_510, at + 9_900), number + 1)
+        if copied:
+            made.launch("Memcpy HtoD", (at + 4_400, at + 4_405), (at + 4_410, at + 4_420), number + 11)
+            made.rows[-1]["bytes"] = copied
     return made.trace()
 
 

@@ -491,6 +491,21 @@ def test_batch_norms_of_few_channels_take_longer(tmp_path: Path) -> None:
     assert saved_us([32, 1, 1]) == pytest.approx(many - 0.8 * 94, rel=0.02)
 
 
+@pytest.mark.parametrize(("norms", "saved_us"), [(0, 40), (1, 40 - 10)])
+def test_layouts_that_are_not_turned_round_need_no_launch(norms: int, saved_us: float) -> None:
+    """The host limits these steps; a batch norm launches one kernel more in its backward pass."""
+    made, launches = Made(), 0
+    for number in range(4):
+        at = 200 * number
+        made.step(number, at, at + 200).op("aten::conv2d", at + 5, at + 190)
+        kernels = [(TURN, 10)] * 4 + [("void batch_norm_backward_kernel<float>", 10)] * norms
+        for index, (kernel, takes) in enumerate(kernels):
+            launches, begin = launches + 1, at + 10 + 20 * index
+            made.launch(kernel, (begin, begin + takes), (begin + takes, begin + takes + 2), launches)
+    row = found(made.trace(), "channels-last")
+    assert row["wins_ns"] == pytest.approx(saved_us * 1000, rel=0.02)
+
+
 def test_only_the_backward_pass_of_max_pooling_is_faster_in_channels_last() -> None:
     pools = [
         (
@@ -581,6 +596,14 @@ def test_an_optimizer_of_several_passes() -> None:
     fused = ("aten::_fused_adamw_", MULTI_TENSOR.format("FusedOptimizer"), 115.0)
     assert finding(gpu_bound(*PASSES[:3], fused, around=OPTIMIZER), "unfused-optimizer") is None
     assert finding(gpu_bound(*PASSES), "unfused-optimizer") is None, "nobody says that it is an optimizer"
+
+
+def test_the_forward_and_backward_pass_in_an_optimizers_closure_are_no_part_of_its_update() -> None:
+    forward = [("aten::linear", GEMM, 300.0), *(("aten::mul", ELEMENTWISE, 90.0) for _ in range(8))]
+    step = gpu_bound(*forward, (f"{AUTOGRAD}: MulBackward0", ELEMENTWISE, 90), *PASSES, around=OPTIMIZER)
+    alone = found(gpu_bound(*PASSES, around=OPTIMIZER), "unfused-optimizer")
+    assert found(step, "unfused-optimizer")["wins_ns"] == pytest.approx(alone["wins_ns"], rel=0.05)
+    assert found(step, "elementwise-chain")["wins_ns"] > 400_000
 
 
 def host_bound(*, python_us: float = 0.0, steps: int = 4, name: str = "") -> Made:
@@ -969,18 +992,18 @@ def test_a_copy_that_starts_the_device_is_not_what_pinned_memory_saves() -> None
 
 
 @pytest.mark.parametrize(
-    ("operator", "inside", "takes", "track", "advised"),
+    ("operator", "inside", "track", "advised"),
     [
-        ("aten::hann_window", (), 0, MAIN, True),
-        ("aten::hann_window", ("aten::arange", "aten::slice"), 50, MAIN, True),
-        ("aten::hann_window", ("aten::expand", "aten::view"), 5, MAIN, True),
-        ("aten::reshape", (), 0, MAIN, False),
-        ("aten::unflatten_dense_tensors", ("aten::narrow", "aten::view"), 50, MAIN, False),
-        ("aten::hann_window", (), 0, BACKWARD, False),
+        ("aten::hann_window", (), MAIN, True),
+        ("aten::hann_window", ("aten::arange", "aten::slice"), MAIN, True),
+        ("aten::reshape", (), MAIN, False),
+        ("aten::unflatten_dense_tensors", ("aten::narrow", "aten::view"), MAIN, False),
+        ("aten::index", ("aten::as_strided",), MAIN, True),  # it takes a quarter of the time
+        ("aten::hann_window", (), BACKWARD, False),
     ],
 )
 def test_what_is_computed_on_the_cpu_between_launches(
-    operator: str, inside: Sequence[str], takes: int, track: int, advised: bool
+    operator: str, inside: Sequence[str], track: int, advised: bool
 ) -> None:
     made = Made()
     for number in range(4):
@@ -989,14 +1012,14 @@ def test_what_is_computed_on_the_cpu_between_launches(
         made.launch(GEMM, (at + 5, at + 10), (at + 12, at + 60), number * 2 + 1)
         made.op(operator, at + 20, at + 220, track=track)
         for index, name in enumerate(inside):
-            made.op(name, at + 30 + 60 * index, at + 30 + takes + 60 * index, track=track)
+            made.op(name, at + 30 + 60 * index, at + 80 + 60 * index, track=track)
         made.launch(GEMM, (at + 230, at + 240), (at + 242, at + 390), number * 2 + 2)
     trace = made.trace()
     if not advised:
         assert finding(trace, "host-operators") is None
         return
     row = found(trace, "host-operators")
-    assert "200 µs a step: hann_window" in row["what"]
+    assert f"200 µs a step: {operator.removeprefix('aten::')}" in row["what"]
     assert 0 < row["wins_ns"] <= 200_000
 
 

@@ -199,6 +199,31 @@ def test_gradients_of_biases_and_norms_are_not_needed_either(
     assert row["wins_ns"] == pytest.approx((saved_us + 20) * 1000, rel=0.02)
 
 
+def test_half_of_a_node_is_not_launched_if_the_gradient_of_its_weight_is_not_needed() -> None:
+    made, launches = Made(), 0
+    for step in range(4):
+        at = 300 * step
+        made.step(step, at, at + 300)
+        for name, begin, took, sequence in (
+            ("aten::linear", 0, 20, 0),
+            ("aten::linear", 20, 20, 1),
+            (f"{AUTOGRAD}: MmBackward0", 40, 100, 1),
+            (ACCUMULATE, 140, 20, None),
+            (f"{AUTOGRAD}: MmBackward0", 160, 50, 0),
+            (ACCUMULATE, 210, 20, None),
+        ):
+            made.op(name, at + begin, at + begin + took, sequence=sequence)
+            if name == ACCUMULATE:
+                made.op("aten::add_" if begin == 140 else "aten::detach", at + begin + 2, at + begin + 4)
+                continue
+            for call in range(2 if "Mm" in name else 1):
+                launches, launch = launches + 1, at + begin + 5 + 5 * call
+                made.launch(GEMM, (launch, launch + 2), (launch + 3, launch + 4), launches)
+        made.add("annotation", "Optimizer.step#AdamW.step", at + 240, at + 290)
+    # Half of 100 µs, and the accumulation.
+    assert found(made.trace(), "unneeded-gradients")["wins_ns"] == pytest.approx(50_000 + 20_000, rel=0.02)
+
+
 def attacked(clears: bool = True, adds: bool = False, updates: int = 1) -> Trace:
     """Steps with two backward passes for the gradient of the input, which add to those of four layers, and a third."""
     steps = Steps()
@@ -396,6 +421,76 @@ def test_a_frozen_part_of_a_model_sees_the_same_image_again(second: str, frozen:
         assert "a part of a model" in row["what"]
         assert row["where"] == "SAM #1"
         assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("again", "between", "advised"),
+    [
+        (", same inputs", (), True),
+        ("", (), False),
+        (", same inputs", (f"{AUTOGRAD}: MmBackward0",), False),  # the weights may have changed
+        (", same inputs", ("aten::add_",) * 30, False),
+        (", same inputs", ("inside", "aten::bernoulli_"), False),
+    ],
+)
+def test_a_module_is_called_again_on_the_same_inputs(
+    again: str, between: tuple[str, ...], advised: bool
+) -> None:
+    steps = Steps()
+    for _ in range(4):
+        for turn in range(3):
+            inside = between[1:] if between[:1] == ("inside",) else ()
+            for op in () if inside else between:
+                steps.op(op, ((GEMM, 1),))
+            name = f"Linear #3{again if turn else ''}, at /w/train.py:12 Decoder.look"
+            ops = [("aten::linear", ((GEMM, 100),)), *((op, ((GEMM, 1),)) for op in inside)]
+            steps.within(name, *ops, first=10 * turn + 1)
+            steps.op("aten::linear", ((GEMM, 100),))
+        for turn in (2, 1, 0):
+            begin = steps.now
+            steps.op(
+                f"{AUTOGRAD}: MmBackward0",
+                ((GEMM, 200), (ELEMENTWISE, 30), (ELEMENTWISE, 50)),
+                sequence=10 * turn + 1,
+                track=BACKWARD,
+            )
+            for sum_ in (11, 21):  # of the gradients of the weights, and of the larger inputs
+                steps.made.op("aten::add_", begin + sum_, begin + sum_ + 7, track=BACKWARD)
+        steps.end()
+    row = finding(steps.trace(), "repeated-forward")
+    assert (row is not None) == advised
+    if row is not None:
+        assert row["wins_ns"] == pytest.approx(2 * (100 + 200 + 30) * 1000, rel=0.03), "a sum for each stays"
+        assert row["where"] == "Decoder.look, /w/train.py:12"
+        assert "Linear" in row["what"]
+        assert "twice" in row["what"] or "2 times" in row["what"]
+
+
+def test_modules_that_a_function_calls_again_are_one_finding() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for again in ("", ", same inputs"):
+            for number, line in ((1, 9), (2, 12)):
+                name = f"Linear #{number}, no gradients{again}, at /w/train.py:{line} Decoder.look"
+                steps.within(name, ("aten::linear", ((GEMM, 100),)))
+        steps.end()
+    row = found(steps.trace(), "repeated-forward")
+    assert row["wins_ns"] == pytest.approx(2 * 100_000, rel=0.03)
+    assert row["where"] == "Decoder.look, /w/train.py:9, 12"
+    assert "modules (Linear) are" in row["what"]
+    assert "gradients" not in row["because"]
+
+
+def test_a_module_in_a_model_that_is_called_again_is_no_other_finding() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for again in ("", ", same inputs"):
+            begin = steps.now
+            steps.within(f"GPT #1{again}", *[("aten::linear", ((GEMM, 100),))] * 6)
+            name = f"Linear #1{again}, at /w/train.py:12 look"
+            steps.made.add("annotation", name, begin + 0.5, begin + 11)
+        steps.end()
+    assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
 
 
 def test_workers_that_are_started_again_count_in_the_mean_step() -> None:

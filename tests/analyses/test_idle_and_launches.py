@@ -257,6 +257,7 @@ def test_forward_and_backward_in_the_closure_of_an_optimizer_are_not_its_own_tim
 
 def test_phases_are_outermost_ranges_and_the_autograd_threads() -> None:
     made = Made().step(1, 0, 100).add("annotation", "forward", 0, 40).add("annotation", "attention", 5, 20)
+    made.add("annotation", "tuiprof.inputs", 90, 95)  # of the probe
     made.op("autograd::engine::evaluate_function: MulBackward0", 50, 80, track=BACKWARD)
     rows = report("steps", made.trace()).table("phases").rows
     assert dict(rows.select("phase", "per_step_ns").iter_rows()) == {

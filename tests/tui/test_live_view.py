@@ -60,7 +60,7 @@ def shown() -> Iterator[Shown]:
 class Bottom:
     """A verdict and its parts; the headlines that it asks for are kept in ``wanted``."""
 
-    def __init__(self, moment: Moment, errors: tuple[str, ...] = ()) -> None:
+    def __init__(self, moment: Moment, error: str = "") -> None:
         self.moment, self.captures, self.figures = moment, RunCaptures(moment), Figures(moment)
         self.wanted: list[Path] = []
         self.verdict = Verdict(
@@ -69,7 +69,7 @@ class Bottom:
             self.figures,
             Overhead(moment),
             read_headline=self.wanted.append,
-            last_errors=lambda count: list(errors[-count:]),
+            last_error=lambda: error,
         )
         self.figures.update(moment.view())
 
@@ -163,7 +163,7 @@ def test_a_quiet_run_and_a_run_that_failed(tmp_path: Path, shown: Shown) -> None
     bottom.figures.alerts = []
     assert "nothing stands out" in bottom.text()
     made.end(3)
-    failed = Bottom(shown(made), errors=("Traceback", "ValueError: no such file"))
+    failed = Bottom(shown(made), error="ValueError: no such file")
     assert "failed (exit 3) after 20" in failed.text()
     assert "— ValueError: no such file" in failed.text()
 
@@ -201,7 +201,7 @@ def test_the_end_of_a_run_comes_before_its_finding_and_that_before_a_failed_capt
         if not code:
             made.capture("failed", id="c2", why="no steps")
         made.end(code)
-        bottom = Bottom(shown(made), errors=("ValueError: no such file",))
+        bottom = Bottom(shown(made), error="ValueError: no such file")
         bottom.captures.find_traces()
         assert ("capture failed: no steps" if not code else "trace ready") in bottom.text(200)
         bottom.verdict.set_headline(trace, Headline(line="launch-bound: 40 % idle", level="warn"))

@@ -16,6 +16,7 @@ from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
 from tuiprof.analyses.shared.changes import figure_of
 from tuiprof.analyses.shared.frames import ancestry_of
 from tuiprof.analyses.shared.kernel_names import short_name
+from tuiprof.analyses.shared.optimizers import Updates, updates
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import outermost
@@ -277,10 +278,19 @@ class Evidence:
             (line for line in lines if line.doing in doing and min_share <= line.share <= max_share), None
         )
 
+    @property
+    def updates(self) -> Updates:
+        """Where the optimizers update parameters."""
+        return updates(self.trace)
+
     @cached_property
-    def optimizer_steps(self) -> Ints:
-        """Rows of the outermost optimizer step ranges that PyTorch marks."""
-        return outermost(self.trace, self.trace.host_events(r"^Optimizer\.step#"))
+    def update_work(self) -> Ints:
+        """Rows of the device work that updates parameters."""
+        return self._launched_by(self._update_calls)
+
+    @cached_property
+    def _update_calls(self) -> Ints:
+        return self.trace.host_calls[self.updates.hold(self.trace.host_calls)]
 
     # -- changes -------------------------------------------------------------------------------------------
 
@@ -299,8 +309,18 @@ class Evidence:
         trace = self.trace
         outer = np.sort(outermost(trace, rows))
         calls_inside = trace.host_calls[index_of_outer(trace, outer, trace.host_calls) >= 0]
-        launch = trace.links.launch_of[trace.device_work]
-        return trace.device_work[np.isin(launch, calls_inside)], calls_inside
+        return self._launched_by(calls_inside), calls_inside
+
+    def _launched_by(self, host_calls: Ints) -> Ints:
+        trace = self.trace
+        return trace.device_work[np.isin(trace.links.launch_of[trace.device_work], host_calls)]
+
+    def without_updates(self, keep_host: float, keep_work: float) -> Edit:
+        """Return the edit in which the update of all parameters keeps a share of its host time and device work."""
+        rows, work = self.updates.rows, self.update_work
+        host = replace(HostTime.of(self.trace, rows, keep_host), starts=self.updates.starts)
+        waits = np.union1d(rows, self._update_calls)
+        return Edit(waits, host, work, np.full(len(work), keep_work))
 
     def without_operators(self, rows: Ints, keep_host: float = 0.0, keep_work: float = 0.0) -> Edit:
         """Return the edit in which host events shrink or disappear, with the work that they launch and their waits."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from tuiprof.analyses.shared.calls import Calls, loops
 from tuiprof.analyses.shared.calls import calls as calls_of
+from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Ints, Mask
 from tuiprof.model.trace import cached_on_trace
@@ -76,7 +77,7 @@ def find_regions(trace: Trace) -> Regions:
     chains: list[Region] = []
     pointwise, rowwise = _all_work(calls, POINTWISE), _all_work(calls, ROWWISE)
     light = _all_work(calls, frozenset(calls.kinds) - _HEAVY)
-    forward = ~(calls.backward | calls.within(r"^Optimizer\.step#"))
+    forward = ~(calls.backward | updates(trace).hold(calls.rows))
     for mask in (pointwise, rowwise, light):
         mask &= forward  # other calls end a sequence
     pointwise &= np.array([not name.startswith(_NOT_COMPILED) for name in calls.names], dtype=bool)

@@ -18,8 +18,6 @@ from tuiprof.whatif import EditRange
 
 #: Shorter operators without device work are views and bookkeeping.
 MIN_NS: Final = 30_000
-#: Minimum share that views take of a call that consists of them; the rest is between them.
-_OF_VIEWS: Final = 0.2
 #: The threads of such an operator spin after it, also on the other half of the core that launches, which then gives
 #: less of its speed. libgomp spins 300 000 times (GOMP_SPINCOUNT), which at 40 to 140 cycles
 #: each takes 4 to 14 ms.
@@ -31,6 +29,8 @@ _KEEP_REST: Final = (0.95, 1.0, 0.5)
 #: It counts if the process keeps this many cores busy, has no loader, and nearly all of these operators are gone.
 MIN_BUSY: Final = 3.0
 _NEARLY_ALL: Final = 0.9
+#: Share of the time of a call that its views take, nested ones included, if it consists of them.
+_OF_VIEWS: Final = 0.3
 #: Added to the evidence.
 THREADS: Final = "; their threads keep other cores busy between them, which slows the launching thread"
 
@@ -50,18 +50,16 @@ def operators_on_cpu(trace: Trace) -> Mask:
 def _only_views(calls: Calls) -> Mask:
     """Return which calls consist of views, as unflatten_dense_tensors does: they compute nothing themselves.
 
-    Operators that compute may take views of their arguments first, as an index does.
+    An index on the CPU makes views as well, in a small part of its time.
     """
     trace = calls.trace
     parts = np.setdiff1d(np.flatnonzero(trace.is_category("cpu_op")), calls.rows)
     call = calls.inside(parts)
     parts, call = parts[call >= 0], call[call >= 0]
-    directly = trace.nesting.parent[parts] == calls.rows[call]
-    takes = np.bincount(call, weights=trace.lengths(parts) * directly, minlength=len(calls.rows))
-    every, views = (
-        np.bincount(some, minlength=len(calls.rows)) for some in (call, call[trace.named(VIEWS, parts)])
-    )
-    result: Mask = (every > 0) & (views == every) & (takes >= _OF_VIEWS * trace.lengths(calls.rows))
+    views = trace.named(VIEWS, parts)
+    others = np.bincount(call[~views], minlength=len(calls.rows))
+    took = np.bincount(call[views], trace.lengths(parts[views]), minlength=len(calls.rows))
+    result: Mask = (others == 0) & (took >= _OF_VIEWS * trace.lengths(calls.rows)) & (took > 0)
     return result
 
 

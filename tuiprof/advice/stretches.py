@@ -72,13 +72,14 @@ def first_uses(trace: Trace) -> tuple[Ints, float]:
     Code is loaded and compiled then, and contexts and memory pools are made. Without steps, all of the trace counts.
     """
     found = long_stretches(trace)
+    which = np.flatnonzero(found.first & found.idle & trace.steps.have(found.inside))
+    return which, float((found.ends - found.starts)[which].sum()) / max(recorded_ns(trace), 1)
+
+
+def recorded_ns(trace: Trace) -> int:
+    """Return the time of all steps, ns; without steps, of the trace."""
     low, high = trace.span
-    recorded = float((trace.steps.ends - trace.steps.starts).sum()) if len(trace.steps) else float(high - low)
-    in_steps = (
-        trace.steps.step_of[found.inside] >= 0 if len(trace.steps) else np.ones(len(found.inside), dtype=bool)
-    )
-    which = np.flatnonzero(found.first & found.idle & in_steps)
-    return which, float((found.ends - found.starts)[which].sum()) / max(recorded, 1.0)
+    return int(trace.steps.lengths.sum()) if len(trace.steps) else high - low
 
 
 def _of_track(trace: Trace, track: int) -> tuple[Ints, ...]:

@@ -167,7 +167,7 @@ def _device_times(scope: Scope) -> pl.DataFrame:
     work = trace.device_work
     # Work launched by a step may run after the window if the device lags behind.
     work = work[trace.in_window(scope.window)[work] | scope.in_steps(work)]
-    return _named(scope, work, trace.ends[work] - trace.starts[work])
+    return _named(scope, work, trace.lengths(work))
 
 
 def _operator_times(scope: Scope) -> pl.DataFrame:

@@ -97,7 +97,7 @@ def _regions(trace: Trace, scope: Scope, rows: Ints) -> pl.DataFrame:
                 "version": int(match["version"]),
                 "count": len(mine),
                 "per_step": scope.per_step(np.ones(len(mine)), mine),
-                "total_ns": int((trace.ends[mine] - trace.starts[mine]).sum()),
+                "total_ns": int(trace.lengths(mine).sum()),
                 "event": int(mine[0]),
             }
         )
@@ -132,7 +132,7 @@ def _time_table(trace: Trace, rows: Ints) -> Table:
                 "event": outer,
                 "what": pl.Series([trace.name(int(row)) for row in outer], dtype=pl.String),
                 "start_ns": trace.starts[outer],
-                "ns": trace.ends[outer] - trace.starts[outer],
+                "ns": trace.lengths(outer),
             }
         )
     ).sort("ns", descending=True)

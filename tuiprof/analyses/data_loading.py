@@ -76,7 +76,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         )
     starts = np.maximum(trace.starts[rows], scope.low)
     ends = np.minimum(trace.ends[rows], scope.high)
-    lengths = trace.ends[rows] - trace.starts[rows]
+    lengths = trace.lengths(rows)
     waited = total(*union(starts, ends))
     if scope.step_count:
         each = host_time_by_step(scope, starts, ends)

@@ -189,7 +189,7 @@ def _unavailable(trace: Trace) -> Unavailable:
 def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
     scope, launches = figures.scope, figures.launches
     rows = launches.rows
-    host = np.where(launches.waits, 0, trace.ends[rows] - trace.starts[rows])
+    host = np.where(launches.waits, 0, trace.lengths(rows))
     call = None if launches.waits.all() else float(np.median(host[~launches.waits]))
     unqueued = launches.latency[(launches.depth_found == 0) & (launches.latency >= 0)]
     single = launches.work_count == 1
@@ -336,7 +336,7 @@ def _tables(
 def _frame(trace: Trace, scope: Scope, launches: Launches, gaps: list[_idle.Gaps]) -> pl.DataFrame:
     """Return one row a launch."""
     rows, first = launches.rows, launches.first_work
-    host = np.where(launches.waits, -1, trace.ends[rows] - trace.starts[rows])
+    host = np.where(launches.waits, -1, trace.lengths(rows))
     idle = np.zeros(len(rows), dtype=np.int64)
     for item in gaps:
         at = np.searchsorted(rows, item.launch)
@@ -353,7 +353,7 @@ def _frame(trace: Trace, scope: Scope, launches: Launches, gaps: list[_idle.Gaps
             "idle_ns": idle,
             "latency_ns": launches.latency,
             "works": launches.work_count,
-            "shorter": (launches.work_count == 1) & (trace.ends[first] - trace.starts[first] < host),
+            "shorter": (launches.work_count == 1) & (trace.lengths(first) < host),
             "in_step": scope.in_steps(rows),
         }
     )
@@ -491,7 +491,7 @@ def _graphs(trace: Trace, launches: Launches) -> Table:
             "event": rows,
             "call": pl.Series([trace.name(row) for row in rows.tolist()], dtype=pl.String),
             "start_ns": trace.starts[rows],
-            "host_ns": trace.ends[rows] - trace.starts[rows],
+            "host_ns": trace.lengths(rows),
             "works": launches.work_count[many],
             "device_ns": launches.device_ns(trace)[many],
             "latency_ns": launches.latency[many],

@@ -65,7 +65,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
 
 
 def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
-    lengths = trace.ends[work] - trace.starts[work]
+    lengths = trace.lengths(work)
     starts, ends = np.maximum(trace.starts[work], scope.low), np.minimum(trace.ends[work], scope.high)
     in_window = np.maximum(ends - starts, 0)
     codes = trace.name_codes[work]
@@ -257,7 +257,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
         nested[climbing] = trace.name_codes[above] == codes[climbing]
         at[climbing] = trace.nesting.parent[above]
         climbing = climbing[~nested[climbing] & (at[climbing] >= 0)]
-    lengths = np.where(nested, 0, trace.ends[rows] - trace.starts[rows])
+    lengths = np.where(nested, 0, trace.lengths(rows))
     frame = pl.DataFrame(
         {
             "event": rows,

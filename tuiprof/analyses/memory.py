@@ -243,13 +243,14 @@ def _device_table(allocators: list[_Allocator]) -> Table:
 def _timeline(allocator: _Allocator, scope: Scope) -> Table:
     """Return the highest allocated and reserved memory in equal slices of the window."""
     span = max(scope.high - scope.low, 1)
-    has_reserved = "total_reserved" in allocator.frame.columns
-    reserved = pl.col("total_reserved") if has_reserved else pl.lit(None, dtype=pl.Int64)
+    events = allocator.frame
+    if "total_reserved" not in events.columns:
+        events = events.with_columns(pl.lit(None, dtype=pl.Int64).alias("total_reserved"))
     index = ((pl.col("ts") - scope.low) * _SLICES // span).clip(0, _SLICES - 1)
     frame = (
-        allocator.frame.with_columns(index.alias("slice"))
+        events.with_columns(index.alias("slice"))
         .group_by("slice", maintain_order=True)
-        .agg(pl.col("total_allocated").max(), reserved.max().alias("total_reserved"))
+        .agg(pl.col("total_allocated", "total_reserved").max())
         .with_columns((scope.low + pl.col("slice") * span // _SLICES).alias("start_ns"))
     )
     columns = (

@@ -8,6 +8,8 @@ import polars as pl
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.shared.model_calls import PROBE_RANGE
+from tuiprof.analyses.shared.optimizers import backward_nodes, closures
 from tuiprof.analyses.shared.scope import (
     PERIOD_RULE,
     Scope,
@@ -32,10 +34,8 @@ _FRAMEWORK_RANGE = (
     r"^(Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)|DistributedDataParallel\.|FullyShardedData)"
     r"|^FSDP::"
 )
-_OPTIMIZER = r"^Optimizer\.step#"
 #: What an optimizer's closure does before backward.
 _CLOSURE = "forward (in a closure)"
-_BACKWARD = r"^autograd::engine::evaluate_function"
 
 _RULES = (
     Rule("step", "From start to end of the step's marker on the host. The device may lag behind."),
@@ -257,10 +257,11 @@ def _phases(scope: Scope, times: Ints) -> Table:
     """Return the outermost named ranges inside the steps, and the rest of the steps."""
     trace = scope.trace
     named = trace.is_category("annotation") | (trace.is_category("cpu_op") & trace.named(_FRAMEWORK_RANGE))
-    rows: Ints = np.flatnonzero(named & ~trace.named(_MARKER) & (trace.steps.step_of >= 0))
+    none = trace.named(f"{_MARKER}|{PROBE_RANGE}")
+    rows: Ints = np.flatnonzero(named & ~none & (trace.steps.step_of >= 0))
     rows = _waits.outermost(trace, rows)
     rows = rows[scope.in_steps(rows)]
-    backward = _backward(trace)
+    backward = backward_nodes(trace)
     starts, ends = trace.starts[rows], trace.ends[rows]
     first, after = closures(trace, rows)
     closing = np.flatnonzero(after > starts)
@@ -310,24 +311,6 @@ def _phases(scope: Scope, times: Ints) -> Table:
         empty="no named ranges in the steps: wrap parts of the step in torch.profiler.record_function or tuiprof.phase",
         chart=_PHASES,
     )
-
-
-def closures(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    """Return when backward begins and ends in ranges of optimizers that run it, as Lightning does; else 0."""
-    backward = _backward(trace)
-    first, last = np.zeros((2, len(rows)), dtype=np.int64)
-    for i in np.flatnonzero(trace.named(_OPTIMIZER, rows)).tolist():
-        low, high = int(trace.starts[rows[i]]), int(trace.ends[rows[i]])
-        inside = backward[(trace.starts[backward] >= low) & (trace.ends[backward] <= high)]
-        if len(inside):
-            first[i], last[i] = trace.starts[inside].min(), trace.ends[inside].max()
-    return first, last
-
-
-def _backward(trace: Trace) -> Ints:
-    """Return the operators of the backward pass."""
-    rows: Ints = np.flatnonzero(trace.named(_BACKWARD) & trace.is_category("cpu_op"))
-    return rows
 
 
 def _busy(scope: Scope) -> Ints:

@@ -337,9 +337,7 @@ def _kernels(trace: Trace, names: dict[int, str]) -> pl.DataFrame:
 
     rows = trace.device_work[trace.is_category("kernel", rows=trace.device_work)]
     found = (
-        pl.DataFrame(
-            {"code": trace.name_codes[rows].astype(np.int64), "dur": trace.ends[rows] - trace.starts[rows]}
-        )
+        pl.DataFrame({"code": trace.name_codes[rows].astype(np.int64), "dur": trace.lengths(rows)})
         .group_by("code")
         .agg(
             pl.len().alias("count"),

@@ -36,6 +36,16 @@ class Steps:
         """Return the number of steps."""
         return len(self.numbers)
 
+    @property
+    def lengths(self) -> Ints:
+        """Length of each on the host, ns."""
+        return self.ends - self.starts
+
+    def have(self, rows: Ints) -> Mask:
+        """Return which events belong to a step; all of them if there are no steps."""
+        belong: Mask = self.step_of[rows] >= 0
+        return belong if len(self) else np.ones(len(rows), dtype=bool)
+
     def inside(self, low: int, high: int) -> Ints:
         """Return indices of the steps that lie wholly in ``[low, high]``, ns."""
         return np.flatnonzero((self.starts >= low) & (self.ends <= high)).astype(np.int64)

@@ -368,6 +368,10 @@ class Trace:
         lengths: Ints = self.ends[rows] - self.starts[rows]
         return lengths
 
+    def length(self, row: int) -> int:
+        """Return the length of one event, ns."""
+        return int(self.ends[row] - self.starts[row])
+
     def longest(self, rows: Ints) -> int:
         """Return the row of the longest of some events."""
         return int(rows[np.argmax(self.lengths(rows))])

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Callable
 
 from .assembly import Step
-from .isolation import OWN_FILES, own_errors_dropped, raised_by_signal_handler, write_file
+from .isolation import OWN_FILES, own_errors_dropped, own_errors_told, write_file
 from .requests import Requests
 from .slowdown import StallWatch
 from .steps import RECORD
@@ -229,16 +229,14 @@ class BlackBox:
 
     def watch_torch(self, runtime: Any, torch: Any) -> None:
         """Install the checks for PyTorch."""
-        try:
+        with own_errors_told(
+            lambda error: self._note("warn", f"the black box cannot watch PyTorch: {error!r}")
+        ):
             from .frameworks.torch_black_box import OutOfMemoryWatch, watch_for_nan
 
             OutOfMemoryWatch(runtime, torch, history=bool(self.options.get("memory")))
             if self.options.get("nan"):
                 watch_for_nan(runtime, torch)
-        except Exception as error:
-            if raised_by_signal_handler(error):
-                raise
-            self._note("warn", f"the black box cannot watch PyTorch: {error!r}")
 
     def ending(self, n: int) -> None:
         """Record the origin of the exception that ends the script."""

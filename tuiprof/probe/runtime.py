@@ -17,7 +17,7 @@ from .black_box import BlackBox
 from .capture import Capturer, TimedCaptures
 from .changed_steps import ChangedSteps
 from .given_steps import AT, FUNCTION
-from .isolation import ProbeThread, raised_by_signal_handler, signals_blocked
+from .isolation import ProbeThread, own_errors_told, raised_by_signal_handler, signals_blocked
 from .log import FLUSH_S, Log, plain_numbers
 from .loop_steps import LoopSteps
 from .requests import Requests, Triggers
@@ -194,14 +194,12 @@ class Runtime:
 
     def install(self, hooks: str, module: Any) -> None:
         """Install the hooks for a framework the script has just imported: ``module:function`` in ``frameworks/``."""
-        try:
+        with own_errors_told(
+            lambda error: self.note("bad", f"steps cannot be detected with {module.__name__}: {error!r}")
+        ):
             name, _, function = hooks.partition(":")
             getattr(import_module(f".frameworks.{name}", __package__), function)(self, module)
             self._watch_script()
-        except Exception as error:
-            if raised_by_signal_handler(error):
-                raise
-            self.note("bad", f"steps cannot be detected with {module.__name__}: {error!r}")
         if hooks == "torch_hooks:install":
             self.black_box.watch_torch(self, module)
 

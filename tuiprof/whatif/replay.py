@@ -236,6 +236,8 @@ _FIT_RANGE: Final = (0.75, 1.33)
 GAPS: Final = 0.74
 #: A step within this share of its time with the fastest host is device-bound.
 _PACED_BY_DEVICE: Final = 0.01
+#: Nor does a step need its host's time if the device alone takes this share of it, and the capture was no slower.
+_MOSTLY_DEVICE: Final = 0.8
 #: A rank that waits for others in the capture for this share of a step, and whose host took less than that share of
 #: it in the first steps, when nothing was queued yet, is bound by them.
 _LONG_WAITS: Final = 0.1
@@ -426,6 +428,9 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
     usual = _USUAL
     if _bound_by_peers(graph, uncaptured, fitted):
         fitted, usual = Fit(fitted.scale, paced=True), 1.0
+    elif not fitted.scale and floor >= _MOSTLY_DEVICE * uncaptured.step_ns:
+        # No slower while captured, although a profiler always takes host time: the host is not what limits the step.
+        fitted = Fit(0.0, paced=True)
     if fitted.paced and uncaptured.host_ns is not None:
         # The host alone: its calls, without device work to wait for.
         alone = Edit(work=graph.row[graph.kind == WORK], keep=np.zeros(int((graph.kind == WORK).sum())))

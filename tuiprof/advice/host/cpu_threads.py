@@ -36,8 +36,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     rows = rows[trace.lengths(rows) >= LONG_NS]
     loads = Coverage(*trace.union(fetches(trace)))
     rows = rows[loads.between(trace.starts[rows], trace.ends[rows]) == 0]
-    if evidence.stepped:
-        rows = rows[trace.steps.step_of[rows] >= 0]
+    rows = rows[trace.steps.have(rows)]
     share = evidence.share_of_time(rows)
     if share < MIN_SHARE:
         return

@@ -52,7 +52,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 def _accumulates(evidence: Evidence, node: int, following: int) -> bool:
     """Whether two backward passes belong to one step, without an optimizer step between them."""
     starts, calls = evidence.trace.starts, evidence.calls
-    updates = np.searchsorted(starts[evidence.optimizer_steps], starts[calls.rows[[node, following]]])
+    updates = np.searchsorted(evidence.updates.starts, starts[calls.rows[[node, following]]])
     return bool(calls.steps[node] == calls.steps[following] and updates[0] == updates[1])
 
 

@@ -40,7 +40,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if steps < MIN_STEPS * evidence.step_count:
         return
     a_step = float(lengths[chosen].sum()) / evidence.step_count
-    if a_step < MIN_SHARE * float((trace.steps.ends - trace.steps.starts).mean()):
+    if a_step < MIN_SHARE * float(trace.steps.lengths.mean()):
         return
     total = Counter[str]()
     for index in np.flatnonzero(chosen).tolist():

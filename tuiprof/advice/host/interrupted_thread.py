@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.stretches import MIN_NS, Stretches, long_stretches
+from tuiprof.advice.stretches import MIN_NS, Stretches, long_stretches, recorded_ns
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
@@ -28,15 +28,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for calls of many kinds that sometimes take a hundred times as long as usual."""
     found = long_stretches(trace)
     lengths = found.ends - found.starts
-    which = (found.times >= MIN_TIMES) & ~found.first & (found.usual_ns <= USUAL * lengths)
-    low, high = trace.span
-    recorded = float(high - low)
-    if evidence.stepped:
-        which &= trace.steps.step_of[found.inside] >= 0
-        recorded = float((trace.steps.ends - trace.steps.starts).sum())
+    interrupted = (found.times >= MIN_TIMES) & ~found.first & (found.usual_ns <= USUAL * lengths)
+    which = np.flatnonzero(interrupted & trace.steps.have(found.inside))
     rows, total = found.inside[which], float(lengths[which].sum())
     places = len(np.unique(trace.name_codes[rows]))
-    if len(rows) < MIN_COUNT or places < MIN_PLACES or total < MIN_SHARE * recorded or evidence.is_jax:
+    too_few = len(rows) < MIN_COUNT or places < MIN_PLACES or total < MIN_SHARE * recorded_ns(trace)
+    if too_few or evidence.is_jax:
         return
     longest = int(rows[np.argmax(lengths[which])])
     steps = f" in {plural(evidence.step_count, 'step')}" if evidence.stepped else ""
@@ -49,8 +46,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "medium",
         f"{places} different calls and operators that usually take microseconds sometimes take {format_ns(MIN_NS)} "
         "and more",
-        _without(found, which.nonzero()[0], 0.0),
-        _without(found, which.nonzero()[0], _LEAST),
+        _without(found, which, 0.0),
+        _without(found, which, _LEAST),
         event=longest,
     )
 

@@ -24,8 +24,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for waits in collectives that take a large part of the step."""
     by_host = host_peer_waits(trace)
     waits = by_host if len(by_host.rows) else peer_waits(trace)
-    inside = trace.steps.step_of[waits.rows] >= 0 if evidence.stepped else True
-    held = np.flatnonzero((waits.ns > 0) & inside)
+    held = np.flatnonzero((waits.ns > 0) & trace.steps.have(waits.rows))
     rows, ns = waits.rows[held], waits.ns[held]
     low, high = trace.span
     starts, ends = union(trace.starts[rows], trace.starts[rows] + ns)

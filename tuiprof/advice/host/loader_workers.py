@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import FETCH_FUNCTIONS, FETCHES, IN_PROCESS, WORKERS, fetches
 from tuiprof.model import Trace
@@ -16,10 +18,14 @@ MIN_WAIT: Final = 0.03
 _MAX_WORKERS: Final = 8
 #: Factor on the number of workers if the idle cores are unknown.
 _UNKNOWN_MORE: Final = 2.0
-#: Host time of fetching a batch from a worker: at least this many ns, and this share of the time to make it, since
-#: large batches take long to make and to transfer. Likely, least and most helpful.
+#: Host time of fetching a batch from a worker: this many ns, and what it takes to read its memory, which is shared and
+#: mapped anew. Fitted to six steps whose loader got workers (docs/predictions.md).
 _HAND_OVER_NS: Final = 300_000.0
-_HAND_OVER: Final = (0.1, 0.3, 0.02)
+_READ_BYTES_PER_S: Final = 8e9
+#: Where the size of a batch is unknown, as a share of the time to make it, since large batches take long to make and to
+#: transfer; and for all batches, least and most helpful.
+_HAND_OVER: Final = 0.1
+_HAND_OVER_RANGE: Final = (0.3, 0.02)
 #: If no core is idle, batches have to become cheaper: read preprocessed, they take this share of the time.
 _CHEAPER: Final = (0.1, 1.0, 0.02)
 
@@ -53,7 +59,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         edits = EditRange(
             *(
                 with_workers(trace, number, part, now=kind == WORKERS)
-                for number, part in zip((beside, least_beside, beside), _HAND_OVER, strict=True)
+                for number, part in zip(
+                    (beside, least_beside, beside), (None, *_HAND_OVER_RANGE), strict=True
+                )
             )
         )
     else:
@@ -101,14 +109,14 @@ def _times_more(trace: Trace) -> float:
     return max(min(now + idle, _MAX_WORKERS) / now, min(1 + idle / now, _UNKNOWN_MORE)) if idle else 0.0
 
 
-def with_workers(trace: Trace, workers: float, part: float = _HAND_OVER[0], *, now: bool = False) -> Edit:
+def with_workers(trace: Trace, workers: float, part: float | None = None, *, now: bool = False) -> Edit:
     """Return the edit in which workers make the batches in parallel with the step, and the step fetches them.
 
     Args:
         trace: The trace of the step.
         workers: Their number, or a factor on the current number: the time of the loader is divided by it; 0 =
             batches are made in the step as before.
-        part: Time to fetch a batch as a share of the time to make it.
+        part: Time to fetch a batch as a share of the time to make it; None = by its size.
         now: There are already workers, which make batches during the whole step.
     """
     rows = fetches(trace)
@@ -118,8 +126,16 @@ def with_workers(trace: Trace, workers: float, part: float = _HAND_OVER[0], *, n
     rest = (high - low - float(lengths.sum())) / max(len(rows), 1)
     # The step waits for what the workers cannot make during its remaining time.
     made = making + rest if now else making
-    left = max(_HAND_OVER_NS, part * making, made / workers - rest if workers else making)
+    fetched = _hand_over_ns(trace, len(rows), making) if part is None else part * making
+    left = max(_HAND_OVER_NS, fetched, made / workers - rest if workers else making)
     return Edit.of_host(trace, rows, min(left / max(making, 1.0), 1.0))
+
+
+def _hand_over_ns(trace: Trace, batches: int, making_ns: float) -> float:
+    """Return the likely time to fetch a batch, ns, by what is copied to the device for each."""
+    copies = trace.device_work[trace.named("HtoD", trace.device_work)]
+    copied = float(np.maximum(trace.ints("bytes", copies), 0).sum()) / max(batches, 1)
+    return _HAND_OVER_NS + copied / _READ_BYTES_PER_S * 1e9 if copied else _HAND_OVER * making_ns
 
 
 def _instead(kind: str, on_device: bool, workers: int, more: float) -> str:

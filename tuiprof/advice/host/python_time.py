@@ -18,6 +18,7 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.collectives import rows_of
+from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.analyses.shared.replay import main_thread, probe_intervals, replayed
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, Mask, complement, union
@@ -171,11 +172,12 @@ def _stretches(trace: Trace) -> _Stretches | None:
     recorded = np.flatnonzero(outer).astype(trace.nesting.parent.dtype)
     recorded = recorded[~trace.nesting.directly_in(outer, recorded)]  # covered by their parents
     mine = recorded[trace.track_codes[recorded] == main]
-    others = np.concatenate((fetches(trace), trace.host_events(r"^Optimizer\.step#")))
-    taken = np.concatenate((_dense(trace, mine, others, low, high), others))
+    loading, updating = fetches(trace), updates(trace)
+    others = np.concatenate((loading, updating.rows))
+    taken = np.concatenate((_dense(trace, mine, others, low, high), loading))
     probe_starts, probe_ends = probe_intervals(trace)
-    starts = np.concatenate((trace.starts[taken], probe_starts))
-    ends = np.concatenate((trace.ends[taken], probe_ends))
+    starts = np.concatenate((trace.starts[taken], updating.starts, probe_starts))
+    ends = np.concatenate((trace.ends[taken], updating.ends, probe_ends))
     starts, ends = complement(*union(starts, ends), low, high)
     collected = Coverage(*trace.union(trace.host_events(_idle.GARBAGE))).between(starts, ends)
     long = ends - starts - collected >= max(MIN_NS, MIN_SHARE * (high - low) / len(steps))

@@ -13,7 +13,7 @@ from tuiprof.analyses.shared.calls import Calls, grid_widths
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Mask
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, HostTime
 
 _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpose|permute).*tensor"
 #: Batch norm in channels-first: each channel is one thread block (aten/src/ATen/native/cuda/Normalization.cuh), which
@@ -21,6 +21,7 @@ _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpos
 #: elementwise kernels, forward and backward. Measured in 16 traces of an H100 and an H200, bf16
 #: (docs/predictions.md); likely, least, most.
 _NORMS: Final = r"batch_norm_(?!.*channels_last)"
+_NORM_BACKWARD: Final = r"batch_norm_backward_(?!.*channels_last)"
 _PASSES: Final = ((9.4, 8.2), (12.2, 10.8), (7.6, 6.8))
 #: With few channels it takes so much longer: PyTorch starts at most 128 thread blocks for each 32 channels
 #: (``flexible_launch_configs`` in the same file), one per multiprocessor. Measured in two of these traces.
@@ -65,9 +66,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     turns, norms, pools, depthwise = (
         trace.named(names, work) for names in (_TURNS, _NORMS, _POOLS, _DEPTHWISE)
     )
-    turns &= ~evidence.calls.works_of(
-        "convolution", "gemm"
-    )  # CUTLASS names what a kernel does not permute, too
+    # CUTLASS names what a kernel does not permute, too.
+    turns &= ~evidence.calls.works_of("convolution", "gemm")
     lengths = trace.ends[work] - trace.starts[work]
     shares = [float(lengths[some].sum() / max(lengths.sum(), 1)) for some in (turns, depthwise)]
     if max(shares) < MIN_SHARE or evidence.is_jax:
@@ -81,8 +81,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         keep_turns = _KEEP_TURNS_OF_SEQUENCES
     else:
         keep_turns = _KEEP_TURNS_BEFORE_FIRST if first_only else _KEEP_TURNS
+    launches = trace.links.launch_of[work[turns]]
+    launches = launches[launches >= 0]
+    # The backward pass of a batch norm has one kernel more.
+    more = trace.named(_NORM_BACKWARD, work).sum() / max(len(launches), 1)
     likely, least, most = (
         Edit(
+            host=HostTime.of(trace, launches, min(turned + more, 1.0)),
             work=work[touched],
             keep=np.select([turns, pools, depthwise], [turned, pooled, deep], normed)[touched],
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -119,8 +119,9 @@ def _fewer_weights(evidence: Evidence, found: Sequence[_Loop]) -> Edit:
     gone = sum(count * (1 - loop.stays / loop.times) for count, loop in counts if count >= loop.times)
     if not gone:
         return Edit()
-    rows = outermost(trace, trace.host_events(r"^Optimizer\.(step|zero_grad)#"))
-    return Edit.of_host(trace, rows, 1 - gone / len(makers))
+    keep = 1 - gone / len(makers)
+    clears = outermost(trace, trace.host_events(r"^Optimizer\.zero_grad#"))
+    return Edit.of_host(trace, clears, keep) | replace(evidence.without_updates(keep, 1.0), waits=clears[:0])
 
 
 def _all_loops(evidence: Evidence, repeatable: Mask, product: Mask) -> Iterator[_Loop]:
@@ -222,13 +223,12 @@ def _inner(codes: npt.NDArray[np.int32], long: list[tuple[int, int, int]]) -> It
 
 def _runs(evidence: Evidence) -> Iterator[Ints]:
     """Yield the calls with device work of each thread and step, except of optimizers, DDP and the backward pass."""
-    trace, calls, steps = evidence.trace, evidence.calls, evidence.optimizer_steps
-    starts = trace.starts[calls.rows]
-    at = np.searchsorted(trace.starts[steps], starts, side="right") - 1
-    in_optimizer = (at >= 0) & (starts < trace.ends[steps[np.maximum(at, 0)]]) if len(steps) else starts < 0
+    trace, calls = evidence.trace, evidence.calls
     of_ddp = trace.named(r"^torch(\.|::)distributed", calls.rows) | buffer_broadcasts(calls)
     # Fills of gradients with zeros have a rule of their own.
-    of_others = calls.backward | in_optimizer | of_ddp | calls.within(r"^Optimizer\.zero_grad#")
+    of_others = (
+        calls.backward | evidence.updates.hold(calls.rows) | of_ddp | calls.within(r"^Optimizer\.zero_grad#")
+    )
     busy = np.flatnonzero((calls.work_count > 0) & ~of_others)
     keys = calls.tracks[busy].astype(np.int64) * (len(trace.steps) + 1) + calls.steps[busy] + 1
     for key in np.unique(keys):

@@ -33,21 +33,21 @@ _AS_LONG: Final = (3.0, 6.0, 1.5)
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for optimizer steps with many launches and no multi-tensor kernel."""
-    rows = evidence.optimizer_steps
+    rows = evidence.updates.rows
     if not len(rows):
         return
     count = steps_in_a_row(evidence, rows)
     if count >= MIN_OPTIMIZERS:
         yield _many(trace, evidence, rows, count)
         return
-    work, _ = evidence.work_in(rows)
+    work = evidence.update_work
     launches = np.unique(trace.links.launch_of[work])
     if len(launches) < MIN_LAUNCHES * len(rows) or trace.named("multi_tensor_apply|fused|Fused", work).any():
         return
     name = trace.name(int(rows[0]))
     instead, has_fused = fewer_calls(name)
     edits = EditRange(
-        *(evidence.without_operators(rows, host, part) for host, part in zip(_KEEP_HOST, _KEEP, strict=True))
+        *(evidence.without_updates(host, part) for host, part in zip(_KEEP_HOST, _KEEP, strict=True))
     )
     yield Finding(
         f"the optimizer launches {len(launches) / len(rows):.0f} kernels a step, one parameter at a time",

@@ -25,12 +25,12 @@ _KEEP_HOST: Final = 0.4
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for optimizer steps with multi-tensor kernels and no fused kernel."""
-    rows = evidence.optimizer_steps
+    rows = evidence.updates.rows
     name = trace.name(int(rows[0])) if len(rows) else ""
     parts = next((parts for kind, parts in _KEEP.items() if kind in name), None)
     if parts is None or steps_in_a_row(evidence, rows) >= MIN_OPTIMIZERS:
         return
-    work, _ = evidence.work_in(rows)
+    work = evidence.update_work
     passes = work[trace.named("multi_tensor_apply", work)]
     if len(np.unique(trace.name_codes[passes])) < MIN_PASSES or trace.named("[Ff]used", work).any():
         return
@@ -40,7 +40,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "fused=True when creating the optimizer: one pass reads and writes each parameter once",
         "high",
         "Optimizer.step launches multi-tensor kernels but no fused one",
-        *EditRange(*(evidence.without_operators(rows, _KEEP_HOST, part) for part in parts)),
+        *EditRange(*(evidence.without_updates(_KEEP_HOST, part) for part in parts)),
         event=int(rows[0]),
         switch="fused_optimizer=1",
     )

@@ -74,27 +74,25 @@ def _is_plain_sgd(evidence: Evidence) -> bool:
 
     A fused step does not show it.
     """
-    trace, calls, steps = evidence.trace, evidence.calls, evidence.optimizer_steps
+    trace, calls, steps = evidence.trace, evidence.calls, evidence.updates.rows
     if not len(steps) or not trace.name(int(steps[0])).startswith("Optimizer.step#SGD."):
         return False
-    return not trace.named(r"^aten::(_foreach_)?mul_$", calls.rows[calls.begin_in(steps)]).any()
+    return not trace.named(r"^aten::(_foreach_)?mul_$", calls.rows[evidence.updates.hold(calls.rows)]).any()
 
 
 def _without_updates(trace: Trace, evidence: Evidence, fill_ns: Ints, keep: float) -> Edit:
     """Return the edit in which the optimizer updates the rows of a batch instead of whole tables."""
-    steps = evidence.optimizer_steps
+    steps = evidence.updates.rows
     if not trace.device_indices:
-        is_step = np.zeros(len(trace), dtype=bool)
-        is_step[steps] = True
         updates = np.flatnonzero(trace.is_category("cpu_op"))
-        updates = updates[trace.nesting.directly_in(is_step, updates)]
+        updates = updates[np.isin(trace.nesting.parent[updates], steps)]
         updates = updates[trace.lengths(updates) >= _OVER_TABLE * float(np.median(fill_ns))]
         return evidence.without_operators(updates, keep, keep)
     # One operator may update all parameters: of its time, the tables take what they take to fill, for each pass.
     calls = evidence.calls
     pass_ns = _PASS * float(fill_ns.sum()) / max(len(steps), 1)
     kept = np.ones(len(calls.rows))
-    for index in np.flatnonzero(calls.begin_in(steps) & (calls.work_ns > 0)).tolist():
+    for index in np.flatnonzero(evidence.updates.hold(calls.rows) & (calls.work_ns > 0)).tolist():
         passes = next(number for part, number in _PASSES.items() if part in calls.names[index])
         kept[index] = 1 - (1 - keep) * min(passes * pass_ns / calls.work_ns[index], 1.0)
     changed = calls.launched_by(kept < 1)

@@ -10,9 +10,11 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls, index_of_outer
-from tuiprof.analyses.shared.model_calls import SAME, SAME_LARGEST, ModelCalls, model_calls
+from tuiprof.analyses.shared.frames import spot
+from tuiprof.analyses.shared.model_calls import SAME, SAME_LARGEST, ModelCalls, model_calls, part_calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
+from tuiprof.whatif import Edit
 
 #: Operators that identify a forward pass.
 _LAYERS: Final = r"^aten::(linear|conv\dd|matmul|bmm|mm|addmm|scaled_dot_product_attention|lstm|gru)$"
@@ -52,6 +54,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             calls.edit(calls.with_backward(chosen)),
             event=int(calls.rows[np.argmax(chosen)]),
         )
+    known = chosen
     layers = layers[~np.isin(models.of_call[layers], same)]
     parts = _same_parts(calls, models, layers)
     if parts:
@@ -66,7 +69,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             calls.edit(chosen),
             event=int(calls.rows[np.argmax(chosen)]),
         )
+        known = known | chosen
         layers = layers[~chosen[layers]]
+    yield from _modules_again(evidence, models, known)
     again = _same_models(calls, models, layers)
     if again:
         count, chosen = len(again), np.isin(models.of_call, list(again)) & ~calls.backward
@@ -95,30 +100,95 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 def _on_same_inputs(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]:
     """Return which calls of models are marked to be on the same inputs, with no sign that they differ.
 
-    The probe sees a change of ``weights``, but not one of ``weights.data`` (as by SAM after a first backward pass, or
-    by finite differences, which move all weights between two calls). A model may also draw random numbers, or run other
-    layers, as with adapters that are disabled.
+    A model may also run other layers, as with adapters that are disabled.
     """
     trace, found = calls.trace, list[int]()
-    last: dict[str, int] = {}
     known: set[tuple[int, str, bytes]] = set()
+    same = _unchanged(calls, models, models.rows, [(name[1], name[3] == SAME) for name in models.names])
+    layers_of = models.split(layers)
+    for index in np.argsort(trace.starts[models.rows], kind="stable").tolist():
+        name = models.names[index]
+        step = int(trace.steps.step_of[models.rows[index]])
+        call = step, name[0].removesuffix(name[3] or ""), calls.codes[layers_of[index]].tobytes()
+        if same[index] and call in known:
+            found.append(index)
+        known.add(call)
+    return found
+
+
+def _unchanged(calls: Calls, models: ModelCalls, rows: Ints, names: list[tuple[str, bool]]) -> Mask:
+    """Return which of the calls marked to be on the same inputs draw no random numbers and have the same weights.
+
+    The probe sees a change of ``weights``, but not one of ``weights.data`` (as by SAM after a first backward pass, or
+    by finite differences, which move all weights between two calls). The names are those of what is called, and whether
+    a call is so marked; such calls do not overlap.
+    """
+    trace, found = calls.trace, np.array([same for _, same in names], dtype=bool)
     apart = np.sort(trace.starts[calls.rows[(models.of_call < 0) & (calls.work_count > 0)]])
     backward = np.sort(trace.starts[calls.rows[calls.backward]])
     random = np.flatnonzero(trace.named(_RANDOM) & trace.is_category("cpu_op"))
-    drawing = set(index_of_outer(trace, models.rows, random).tolist())
-    layers_of = models.split(layers)
-    for index in np.argsort(trace.starts[models.rows], kind="stable").tolist():
-        name, begin = models.names[index], int(trace.starts[models.rows[index]])
-        since = last.get(name[1], begin)
-        last[name[1]] = int(trace.ends[models.rows[index]])
+    drawing = index_of_outer(trace, rows[found], random)
+    found[np.flatnonzero(found)[drawing[drawing >= 0]]] = False
+    last: dict[str, int] = {}
+    for index in np.argsort(trace.starts[rows], kind="stable").tolist():
+        name, begin = names[index][0], int(trace.starts[rows[index]])
+        since = last.get(name, begin)
+        last[name] = int(trace.ends[rows[index]])
         between, learned = (np.diff(np.searchsorted(at, (since, begin))) for at in (apart, backward))
-        step = int(trace.steps.step_of[models.rows[index]])
-        call = step, name[0].removesuffix(name[3] or ""), calls.codes[layers_of[index]].tobytes()
-        alike = call in known and index not in drawing
-        known.add(call)
-        if name[3] == SAME and alike and not learned and between <= _MAX_BETWEEN:
-            found.append(index)
+        found[index] &= not learned and between <= _MAX_BETWEEN
     return found
+
+
+def _modules_again(evidence: Evidence, models: ModelCalls, known: Mask) -> Iterator[Finding]:
+    """Yield the functions that call modules again on the same inputs, outside of the ``known`` calls."""
+    calls = evidence.calls
+    rows, names = part_calls(calls.trace)
+    same = _unchanged(calls, models, rows, [(name[1], name[3] == SAME) for name in names])
+    functions: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for index in np.flatnonzero(same).tolist():
+        if (location := spot([names[index][4]])) is not None:
+            where, function, _ = location
+            lines = functions.setdefault((where.rpartition(":")[0], function), {})
+            lines.setdefault(where, []).append(index)
+    for (_, function), lines in functions.items():
+        found = [index for indices in lines.values() for index in indices]
+        chosen = calls.begin_in(np.sort(rows[found])) & ~calls.backward & ~known
+        if not chosen.any():
+            continue
+        kinds = ", ".join(sorted({names[index][1].partition(" ")[0] for index in found}))
+        several = len({names[index][1] for index in found}) > 1
+        first, *others = sorted(lines, key=lambda where: int(where.rpartition(":")[2]))
+        yield Finding(
+            f"{'modules' if several else 'a module'} ({kinds}) {'are' if several else 'is'} called again on the same "
+            f"inputs, {evidence.how_often(len(found))}",
+            ", ".join([function, first, *(where.rpartition(":")[2] for where in others)]),
+            f"call {'each' if several else 'it'} once, before the loop or the layers that use its output",
+            "medium",
+            "the step has called it before on the same tensors, with the same weights and without random numbers"
+            + ("; the gradients of its output add up" if calls.differentiated[chosen].any() else ""),
+            _with_sums(calls, calls.with_backward(chosen)),
+            event=int(calls.rows[np.argmax(chosen)]),
+        )
+
+
+def _with_sums(calls: Calls, which: Mask) -> Edit:
+    """Return the edit without some calls, of each of which one sum of gradients remains.
+
+    Autograd adds up the gradients of the inputs and weights of several calls; without the calls, those of the output.
+    """
+    trace, nodes = calls.trace, which & calls.backward
+    sums = np.flatnonzero(trace.named(r"^aten::add_?$") & trace.is_category("cpu_op"))
+    node = calls.inside(sums)
+    sums, node = sums[(node >= 0) & nodes[node]], node[(node >= 0) & nodes[node]]
+    launches = trace.links.launch_of[trace.device_work]
+    sum_of = np.where(launches >= 0, index_of_outer(trace, sums, np.maximum(launches, 0)), -1)
+    lengths = trace.lengths(trace.device_work)
+    takes = np.bincount(sum_of[sum_of >= 0], weights=lengths[sum_of >= 0], minlength=len(sums))
+    order = np.lexsort((takes, calls.forward[node]))
+    last = order[np.append(np.diff(calls.forward[node[order]]) != 0, len(order) > 0)[: len(order)]]
+    keep_host = np.zeros(len(which))
+    keep_host[node[last]] = trace.lengths(sums[last]) / np.maximum(trace.lengths(calls.rows[node[last]]), 1)
+    return calls.edit(which, keep_host, np.isin(sum_of, last).astype(np.float64))
 
 
 def _same_parts(calls: Calls, models: ModelCalls, layers: Ints) -> list[Ints]:

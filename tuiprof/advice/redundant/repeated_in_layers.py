@@ -11,6 +11,7 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
 from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif import Edit
@@ -63,7 +64,7 @@ def _forward_passes(calls: Calls) -> Iterator[dict[tuple[int, ...], list[Ints]]]
     """Yield, of each forward pass, the repeated stretches without gradients by the names of their operators."""
     differentiated, names = calls.differentiated, calls.codes
     layers = calls.work_count_of(calls.works_of(*_LAYERS)) > 0
-    busy = np.flatnonzero((calls.work_count > 0) & ~calls.within(r"^Optimizer\.step#"))
+    busy = np.flatnonzero((calls.work_count > 0) & ~updates(calls.trace).hold(calls.rows))
     for track in np.unique(calls.tracks[busy]).tolist():
         mine = busy[calls.tracks[busy] == track]
         # A new pass begins with each step, and after each backward node that this thread runs or that another one ran.

@@ -136,8 +136,16 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
     part = halved[calls.call_of_work]
     of_weight, of_input = (part & trace.named(name, trace.device_work) for name in (_OF_WEIGHT, _OF_INPUT))
     of_input |= part & calls.works_of("norm")
-    keeps = (np.select([of_weight, of_input, part], [0.0, 1.0, keep], 0.0) for keep in _KEEP)
-    edits = EditRange(*(calls.edit(chosen, np.where(halved, 1.0, 0.0), keep) for keep in keeps))
+    edits = EditRange(
+        *(
+            calls.edit(
+                chosen,
+                np.select([halved & (backward.heavy > 1), halved], [keep, 1.0], 0.0),
+                np.select([of_weight, of_input, part], [0.0, 1.0, keep], 0.0),
+            )
+            for keep in _KEEP
+        )
+    )
     made_by = calls.forward[np.flatnonzero((unneeded | halved) & (calls.forward >= 0))]
     event = int(calls.rows[made_by[0] if len(made_by) else np.flatnonzero(unread)[0]])
     share = format_rough_share(int(unread.sum()) / max(int(accumulated.sum()), 1))
@@ -160,7 +168,7 @@ def _of_inputs(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterato
     nothing clears the gradients of the weights, the optimizer may update the input, as in style transfer.
     """
     calls, accumulated = backward.calls, backward.accumulated
-    steps = np.sort(trace.starts[trace.host_events(r"^Optimizer\.step#")])
+    steps = np.sort(evidence.updates.starts)
     of_input = calls.works_of("convolution") & trace.named("dgrad", trace.device_work)
     with_input = calls.work_ns_of(of_input)
     replaced = accumulated if backward.zeroed else accumulated & ~backward.added

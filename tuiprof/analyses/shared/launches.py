@@ -206,7 +206,7 @@ def _on_stream(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
     chains = np.column_stack((chain_starts, chain_ends - chain_starts, np.ones_like(chain_starts)))
     first, length, times = np.concatenate((np.array(repeated, dtype=np.int64).reshape(-1, 3), chains)).T
     stop = first + length * times
-    host_before = _before(np.where(launch >= 0, trace.ends[launch] - trace.starts[launch], 0))
+    host_before = _before(np.where(launch >= 0, trace.lengths(launch), 0))
     device_before, gap_before = _before(ends - starts), _before(gap)
     # One launch per iteration stays; one in total if the same kernel repeats.
     stay = np.where(length > 1, times, 1)

@@ -9,12 +9,18 @@ from typing import Final
 import numpy as np
 
 from tuiprof.analyses.shared.calls import Calls, index_of_outer
+from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
 #: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
 #: whether the step has called it before, with the same weights and inputs or with the same largest input.
 MODEL_CALL: Final = r"^(\w+ #\d+)(, no gradients)?(, same inputs|, same largest input)?$"
 SAME, SAME_LARGEST = ", same inputs", ", same largest input"
+#: Ranges around the calls of modules that the step before has called again on the same tensors, with the line of the
+#: call; none is inside of one on the same inputs.
+PART_CALL: Final = MODEL_CALL.removesuffix("$") + r", at (.+)$"
+#: Range in which the probe compares the inputs of such a call.
+PROBE_RANGE: Final = r"^tuiprof\.inputs$"
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,15 @@ class ModelCalls:
 
 def model_calls(calls: Calls) -> ModelCalls:
     """Return the marked calls of models."""
-    trace = calls.trace
-    rows = trace.host_events(MODEL_CALL)
-    names = [match for row in rows.tolist() if (match := re.match(MODEL_CALL, trace.name(row)))]
-    return ModelCalls(rows, names, index_of_outer(trace, rows, calls.rows))
+    rows, names = _marked(calls.trace, MODEL_CALL)
+    return ModelCalls(rows, names, index_of_outer(calls.trace, rows, calls.rows))
+
+
+def part_calls(trace: Trace) -> tuple[Ints, list[re.Match[str]]]:
+    """Return the marked calls of modules, and the name of each, as :data:`PART_CALL` matches it."""
+    return _marked(trace, PART_CALL)
+
+
+def _marked(trace: Trace, pattern: str) -> tuple[Ints, list[re.Match[str]]]:
+    rows = trace.host_events(pattern)
+    return rows, [match for row in rows.tolist() if (match := re.match(pattern, trace.name(row)))]

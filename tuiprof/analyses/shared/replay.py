@@ -11,7 +11,7 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.collectives import peer_waits
 from tuiprof.analyses.shared.idle import CALLBACK
-from tuiprof.analyses.shared.model_calls import MODEL_CALL
+from tuiprof.analyses.shared.model_calls import MODEL_CALL, PROBE_RANGE
 from tuiprof.analyses.shared.scope import Scope, step_period_ns, step_times
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
@@ -85,11 +85,17 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
         return begin, end, 0
     order = np.argsort(steps.starts, kind="stable")
     starts, ends = steps.starts[order], steps.ends[order]
-    launched = np.searchsorted(trace.starts[trace.links.launches], ends) - np.searchsorted(
-        trace.starts[trace.links.launches], starts[0]
+    launches = trace.starts[trace.links.launches]
+    before, after = np.searchsorted(launches, starts), np.searchsorted(launches, ends)
+    counts = np.maximum(
+        np.searchsorted(after, before + MAX_LAUNCHES, side="right") - np.arange(len(starts)), 1
     )
-    count = max(int(np.searchsorted(launched, MAX_LAUNCHES, side="right")), 1)
-    return int(starts[0]), int(ends[:count].max()), count
+    count = int(counts.max())
+    # Those that take about as long as most: the first captured step is often far longer.
+    unusual = np.convolve(np.abs(ends - starts - np.median(ends - starts)), np.ones(count), "valid")
+    possible = np.flatnonzero(counts[: len(unusual)] == count)
+    first = int(possible[np.argmin(unusual[possible])])
+    return int(starts[first]), int(ends[first : first + count].max()), count
 
 
 def in_part(trace: Trace) -> bool:
@@ -140,7 +146,9 @@ def probe_intervals(trace: Trace) -> tuple[Ints, Ints]:
     phases = trace.nesting.parent[models]
     inside = phases >= 0
     inside[inside] = trace.named(_PHASE, phases[inside])
-    return union(trace.starts[phases[inside]], trace.starts[models[inside]])
+    ranges = np.flatnonzero(trace.named(PROBE_RANGE) & trace.is_category("annotation"))
+    begins = np.concatenate((trace.starts[phases[inside]], trace.starts[ranges]))
+    return union(begins, np.concatenate((trace.starts[models[inside]], trace.ends[ranges])))
 
 
 def _kernels(trace: Trace) -> Ints:

@@ -125,7 +125,7 @@ class StepTimes:
 def step_times(scope: Scope) -> StepTimes:
     """Measure the steps of a scope on the host and on the device."""
     steps = scope.trace.steps
-    return StepTimes((steps.ends - steps.starts)[scope.steps], _device(scope))
+    return StepTimes(steps.lengths[scope.steps], _device(scope))
 
 
 @cached_on_trace

@@ -194,7 +194,7 @@ def _of_whole(trace: Trace) -> Waits:
     blocks = member(first, rows)
     starts = np.where(blocks, trace.starts[first], trace.starts[last])
     ends = trace.ends[last]
-    in_copy = np.where((first != last) & blocks, trace.ends[first] - trace.starts[first], 0)
+    in_copy = np.where((first != last) & blocks, trace.lengths(first), 0)
     waited = ends - trace.starts[last] + in_copy
     # An await recorded as two marks lasts from the first to the second.
     seconds, firsts = xla_marks(trace)
@@ -397,7 +397,7 @@ def xla_marks(trace: Trace) -> tuple[Ints, Ints]:
     if trace.info.format == "xplane" or not codes:
         return nothing, nothing
     rows = np.flatnonzero(member(trace.name_codes, codes))
-    rows = rows[trace.ends[rows] - trace.starts[rows] < MARK_NS]
+    rows = rows[trace.lengths(rows) < MARK_NS]
     before = trace.nesting.before
     firsts: list[int] = []
     seconds: list[int] = []
@@ -406,7 +406,7 @@ def xla_marks(trace: Trace) -> tuple[Ints, Ints]:
         previous = int(before[row])
         if previous in taken or previous < 0 or trace.name_codes[previous] != trace.name_codes[row]:
             continue
-        if trace.ends[previous] - trace.starts[previous] < MARK_NS:
+        if trace.length(previous) < MARK_NS:
             firsts.append(previous)
             seconds.append(row)
             taken |= {previous, row}

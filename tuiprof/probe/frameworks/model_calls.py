@@ -1,4 +1,4 @@
-"""Names the calls of models in a capture: which model, with gradients or not, and what inputs it has seen before."""
+"""Names calls of models or of their parts in a capture: which, with gradients or not, and what it has seen before."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Any, NamedTuple
 #: Arguments that are compared by value.
 _PLAIN = (bool, int, float, str, type(None))
 _SEVERAL = (dict, list, tuple)
+#: End of the name of a call that computes the same as an earlier one of the step.
+SAME = ", same inputs"
 #: Share of the elements of all inputs that the largest one has at least, as an image beside prompts. Of two inputs of
 #: a similar size (noise and a text), a part of the model may see the other one.
 _MIN_OF_LARGEST = 0.9
 
 
 class ModelCalls:
-    """The calls of models during captures.
+    """The calls of models during captures, or of their ``parts``, where a changed buffer or attribute counts as well.
 
     Weak references are to the memory of tensors, as ``swap_tensors`` refuses tensors that have one.
     """
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, parts: bool = False) -> None:
         self._torch = torch
-        # Not subclasses: they may compute nothing, or run code.
-        self._kinds = torch.Tensor, torch.nn.Parameter
+        self._parts = parts
+        #: Types of tensors that are compared; not subclasses: they may compute nothing, or run code.
+        self.kinds = torch.Tensor, torch.nn.Parameter
         # Models and their numbers, by id, which another model may have later.
         self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._numbered = 0
@@ -72,18 +75,19 @@ class ModelCalls:
             return ""  # sizes are part of the graph then
         tensor = self._torch.Tensor
         values = (*args, *kwargs.values())
-        tensors = [value for value in values if type(value) in self._kinds]
-        if not tensors or any(type(value) not in (*self._kinds, *_PLAIN) for value in values):
+        tensors = [value for value in values if type(value) in self.kinds]
+        if not tensors or any(type(value) not in (*self.kinds, *_PLAIN) for value in values):
             return ""
         if any(value.requires_grad and value.is_leaf for value in tensors):
             return ""  # what is optimized may be changed through .data, which is not counted
-        held = _held(model)
+        held = _held(model, self._parts or not model.training)
+        settings = _settings(model) if self._parts else ()
         inputs = tuple(
             _identity(value) if isinstance(value, tensor) else (type(value), value) for value in values
         )
         whole = self._state(number, held)
         frozen = self._state(-number, [one for one in held if not one[0].requires_grad])
-        call = number, learning, model.training, whole, tuple(kwargs), inputs
+        call = number, learning, model.training, whole, settings, tuple(kwargs), inputs
         before = self._called.get(call)
         self._called[call] = [_memory(value) for value in tensors]
         # A tensor that is gone may have left its id and address to another one.
@@ -98,7 +102,7 @@ class ModelCalls:
             part = False
         if not held or not (same or part) or _varies(model, tensor, {id(value) for value, _ in held}):
             return ""
-        return ", same inputs" if same else ", same largest input"
+        return SAME if same else ", same largest input"
 
     def _state(self, number: int, held: list[tuple[Any, bool]]) -> int:
         """Return a number of what a model holds, which is another one after each change."""
@@ -136,18 +140,23 @@ def _is_in(tensor: Any, memory: weakref.ref[Any]) -> bool:
     return memory() is tensor.untyped_storage()
 
 
-def _held(model: Any) -> list[tuple[Any, bool]]:
-    """Return the parameters and buffers of a model, and whether its result depends on changes of each in place.
+def _held(model: Any, buffers: bool) -> list[tuple[Any, bool]]:
+    """Return the parameters and buffers of a model, and whether changes of each in place count.
 
-    In training, calls count in buffers, as those of a batch norm do.
+    In training, calls count in ``buffers``, as those of a batch norm do; its result does not depend on them.
     """
     return [
-        (value, counts or not model.training)
+        (value, counts)
         for part in model.modules()
-        for values, counts in ((part._parameters, True), (part._buffers, False))
+        for values, counts in ((part._parameters, True), (part._buffers, buffers))
         for value in values.values()
         if value is not None
     ]
+
+
+def _settings(model: Any) -> tuple[Any, ...]:
+    """Return the plain attributes of a model and its parts, such as counters and switches."""
+    return tuple(value for part in model.modules() for value in vars(part).values() if type(value) in _PLAIN)
 
 
 def _varies(model: Any, tensor: Any, held: set[int]) -> bool:

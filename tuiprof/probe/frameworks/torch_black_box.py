@@ -23,7 +23,7 @@ from collections import deque
 from time import monotonic_ns
 from typing import Any
 
-from ..isolation import leave_out, raised_by_signal_handler, write_file
+from ..isolation import leave_out, own_errors_dropped, own_errors_told, raised_by_signal_handler, write_file
 from . import syncs
 
 FOLDER = "memory"  # in the session
@@ -54,7 +54,8 @@ class OutOfMemoryWatch:
 
     def _begin(self) -> None:
         """Attach to the allocator (while CUDA is being initialised, or at once)."""
-        try:
+        text = "no snapshot will be written if memory runs out"
+        with own_errors_told(lambda error: self._runtime.note("warn", f"{text}: {error!r}")):
             # It cannot be taken back: once the probe has left a process it does nothing (see _failed).
             self._torch._C._cuda_attach_out_of_memory_observer(self._failed)
             if self._history and not self._torch._C._cuda_isHistoryEnabled():
@@ -62,14 +63,10 @@ class OutOfMemoryWatch:
                     "all", context="all", stacks="python", max_entries=syncs.MAX_ENTRIES
                 )
                 syncs.kept_for_black_box = True
-        except Exception as error:
-            if raised_by_signal_handler(error):
-                raise
-            self._runtime.note("warn", f"no snapshot will be written if memory runs out: {error!r}")
 
     def _failed(self, device: int, wanted: int, allocated: int, free: int) -> None:
         """Write a snapshot of the memory; called by the allocator, which raises afterwards."""
-        try:
+        with own_errors_dropped():
             if self._runtime.has_left or self._records >= _MAX_RECORDS:
                 return
             self._records += 1
@@ -81,9 +78,6 @@ class OutOfMemoryWatch:
                 "free": int(free),
             }
             self._runtime.black_box.write("oom", **fields, path=path, why=why)
-        except Exception as error:
-            if raised_by_signal_handler(error):
-                raise
 
     def _snapshot(self) -> tuple[str, str]:
         """Write a snapshot; return its path in the session, or why there is none."""

@@ -35,6 +35,7 @@ from ..capture import CaptureError, Capturer, GarbageRanges
 from ..isolation import OwnFile, pieces
 from ..requests import Request
 from ..runtime import Runtime
+from .module_calls import ModuleCalls
 from .syncs import SyncWatch
 
 _GZIP_LEVEL = 3  # of a Kineto trace: about as small as 6 in a third of the time
@@ -245,9 +246,12 @@ class TorchProfiler:
         CaptureError: The script is profiling itself.
     """
 
-    def __init__(self, torch: Any, profilers: Profilers, request: Request, capturer: Capturer) -> None:
+    def __init__(
+        self, torch: Any, profilers: Profilers, modules: ModuleCalls, request: Request, capturer: Capturer
+    ) -> None:
         self._torch = torch
         self._profilers = profilers
+        self._modules = modules
         self._capturer = capturer
         self._steps = capturer._steps
         self._refuse_if_taken()
@@ -293,6 +297,7 @@ class TorchProfiler:
         with self._profilers.coming_back():
             self._call("prepare_trace")
         self._prepared = True
+        self._modules.watch()
 
     def start(self) -> None:
         """Begin to record."""
@@ -305,6 +310,7 @@ class TorchProfiler:
         self._call("start_trace")
         self._started = True
         self._steps.range = self._range_of
+        self._modules.start()
         self._garbage.start()
         if self._syncs is not None:
             self._syncs.start()
@@ -328,6 +334,7 @@ class TorchProfiler:
         pause would fall into some later step.
         """
         self._steps.range = None
+        self._modules.stop()
         self._garbage.stop()
         if self._syncs is not None:
             self._syncs.stop()
@@ -362,6 +369,7 @@ class TorchProfiler:
     def abort(self) -> None:
         """Restore the profiler to its previous state; the recorded data is dropped."""
         self._steps.range = None
+        self._modules.stop()
         self._garbage.stop()
         if self._syncs is not None:
             self._syncs.stop()
@@ -375,6 +383,7 @@ class TorchProfiler:
 
     def forget(self) -> None:
         """Record nothing in a child that was forked meanwhile, such as a worker of a DataLoader."""
+        self._modules.stop()
         self._garbage.stop()
         if self._torch.autograd._profiler_enabled():
             # Not stopped, as CUPTI does not survive a fork.

@@ -22,6 +22,7 @@ from ..isolation import leave_out
 from ..runtime import Hook, Runtime
 from ..steps import BATCH, LOOP, NO_CALL, RECORD, Steps
 from .model_calls import ModelCalls
+from .module_calls import ModuleCalls
 from .torch_capture import TorchProfiler, watch_profilers
 from .torch_device import TorchDevice
 
@@ -77,7 +78,7 @@ def install(runtime: Runtime, torch: Any) -> None:
         runtime.steps.time_on(device)
         runtime.capture.must_wait = device.captures_graph
     profilers = watch_profilers(runtime, torch)
-    runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers)
+    runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers, runtime.models.calls)
 
 
 def _takes(original: Callable[..., Any], hook: Callable[..., Any]) -> bool:
@@ -314,6 +315,8 @@ class Models:
         self._torch = torch
         self._compiling = compiling
         self._wrapped: set[type] = set()
+        #: The calls of their parts, in captures.
+        self.calls = ModuleCalls(runtime, torch, compiling)
         self._used = _Used(self._hook, self._steps, ModelCalls(torch).name)
         for name in _HANDLED:
             self._watch(name)

@@ -23,6 +23,8 @@ import msgspec
 from tuiprof.errors import LaunchError
 from tuiprof.system.files import similar, text_of, typed_path
 
+#: Timeout for an interpreter to answer.
+_ANSWER_S: Final = 30.0
 _PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
 #: The oldest Python version that the probe supports.
 _OLDEST = (3, 9)
@@ -68,14 +70,14 @@ def _explicit_python(text: str, env: Mapping[str, str]) -> Path:
     return Path(found).absolute()
 
 
-def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
+def must_be_python(python: Path) -> None:
     """Run a program once to check that it is a supported Python.
 
     Raises:
         LaunchError: It is not a Python interpreter, or is too old.
     """
     remedy = "give --python the path of a Python, or the directory of a virtual environment"
-    done = _run([python, "-S", "-c", _ASK_VERSION], None, timeout_s, remedy, remedy)
+    done = _run([python, "-S", "-c", _ASK_VERSION], None, _ANSWER_S, remedy, remedy)
     answer = _VERSION.fullmatch(done.stdout.decode("utf-8", "replace"))
     if done.returncode or answer is None:
         raise LaunchError(f"{python} is not a Python interpreter", remedy)
@@ -280,7 +282,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def facts(
-    python: str | os.PathLike[str] | None = None, *, refresh: bool = False, timeout_s: float = 30.0
+    python: str | os.PathLike[str] | None = None, *, refresh: bool = False, timeout_s: float = _ANSWER_S
 ) -> Facts:
     """Return facts about an interpreter (see :func:`choose_python`); cached in this process.
 

@@ -460,8 +460,7 @@ def event_rows(trace: Trace, event: EventDetail, width: int) -> list[Row]:
 
 def _named(trace: Trace, row: int, width: int) -> list[Row]:
     """Return duration and name of an event in up to two lines."""
-    duration = format_ns(int(trace.ends[row] - trace.starts[row]))
-    head = f"{duration:>9}  "
+    head = f"{format_ns(trace.length(row)):>9}  "
     return labelled(head, wrap(sanitize(trace.name(row)), max(width - len(head), 12), max_lines=2))
 
 

@@ -81,8 +81,7 @@ def head_row(before: str, after: str, width: int) -> Row:
 def matched_row(traces: tuple[Trace, Trace], events: tuple[int | None, int | None]) -> Row:
     """Return how the duration of one event changed; in one of the traces it may be missing (None)."""
     times = [
-        None if event is None else int(trace.ends[event] - trace.starts[event])
-        for trace, event in zip(traces, events, strict=True)
+        None if event is None else trace.length(event) for trace, event in zip(traces, events, strict=True)
     ]
     name = next(
         short_name(trace.name(event))

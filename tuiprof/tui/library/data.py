@@ -32,6 +32,8 @@ _MAX_SESSIONS: Final = 200
 _MAX_COMMANDS: Final = 5
 #: Number of newest sessions whose traces are listed.
 _WITH_TRACES: Final = 20
+#: Number of lines of standard error of a failed session.
+_ERRORS: Final = 8
 EXAMPLE: Final = "metrics-naive.pt.trace.json.gz"
 TRASH: Final = ".trash"
 
@@ -218,11 +220,11 @@ class Library:
         except OSError as error:
             raise SessionError(f"{trashed} cannot be moved back: {error.strerror}") from error
 
-    def last_errors(self, session: Summary, count: int = 8) -> list[str]:
+    def last_errors(self, session: Summary) -> list[str]:
         """Return the last lines of a failed session's standard error, sanitized; empty for other sessions."""
         from tuiprof.session.store.output import last_lines
 
-        return last_lines(Path(session.path) / "stderr.log", count) if session.state == "failed" else []
+        return last_lines(Path(session.path) / "stderr.log", _ERRORS) if session.state == "failed" else []
 
     def _ladder(self, ladder: scenarios.Ladder, sessions: list[Summary]) -> LadderItem:
         found = self.measurements.of(ladder.name, sessions)

@@ -115,7 +115,7 @@ class PythonScreen(ModalScreen[Path], inherit_bindings=False):
     app = getters_app(TerminalApp)
     BINDINGS: ClassVar[list[BindingType]] = [
         key("o", "other", "another", "Type the path of another Python", id="python.other", group="Python"),
-        key("escape,q", "cancel", "cancel", "Close without changing anything", id="python.cancel", group="Python",
+        key("escape,q", "dismiss", "cancel", "Close without changing anything", id="python.cancel", group="Python",
             display="esc"),
     ]  # fmt: skip
 
@@ -199,9 +199,6 @@ class PythonScreen(ModalScreen[Path], inherit_bindings=False):
         hint = "an interpreter, or the directory of a virtual environment"
         form = TextForm("another Python", hint=hint, check=_python)
         self.app.ask(form, lambda text: self.dismiss(choose_python(text)))
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)
 
 
 def _python(text: str) -> Path:

@@ -143,7 +143,7 @@ class Verdict:
     """Selects the most important message about the shown moment: an alert, a capture, a finding.
 
     ``read_headline`` starts reading a trace's headline, which takes seconds; the result goes to :meth:`set_headline`.
-    ``last_errors`` returns the last n lines of the script's standard error.
+    ``last_error`` returns the last line of the script's standard error.
     """
 
     def __init__(
@@ -154,10 +154,10 @@ class Verdict:
         overhead: Overhead,
         *,
         read_headline: Callable[[Path], object],
-        last_errors: Callable[[int], list[str]],
+        last_error: Callable[[], str],
     ) -> None:
         self._moment, self._captures, self._figures, self._overhead = moment, captures, figures, overhead
-        self._read_headline, self._last_errors = read_headline, last_errors
+        self._read_headline, self._last_error = read_headline, last_error
         self._headlines: dict[Path, Headline | None] = {}  # None = still being read
 
     def rows(self, width: int, *, tall: bool, tiny: bool) -> list[Row]:
@@ -200,7 +200,7 @@ class Verdict:
             both = newest is not None and newest.state == moment.status.state == "failed"
             short = moment.feed.fold.shortfall(newest, over=True) if newest is not None and not both else ""
             missing = [text for text in (lost_output(moment.session), short) if text]
-            end = view.over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
+            end = view.over_row(moment.status, self._last_error(), moment.feed.fold.now_ns, missing)
             found = view.headline_row(headline) if headline else [] if both else capture
             return [*end, (glyphs.DOT, "dim"), *found[1:]] if found else end
         if headline is not None:

@@ -129,10 +129,11 @@ class OutputPane(Lines, can_focus=True):
     def _total(self) -> int:
         return len(self._lines) + len(self._unfinished)
 
-    def last_errors(self, count: int) -> list[str]:
-        """Return the last lines of standard error."""
-        lines = [text for text, role in [*self._lines, *self._unfinished] if role == "warn" and text.strip()]
-        return lines[-count:]
+    @property
+    def last_error(self) -> str:
+        """The last line of standard error; empty = there is none."""
+        lines = (*reversed(self._unfinished), *reversed(self._lines))
+        return next((text for text, role in lines if role == "warn" and text.strip()), "")
 
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw the visible lines; those of standard error are marked."""

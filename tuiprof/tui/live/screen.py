@@ -135,7 +135,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.figures,
             self._overhead,
             read_headline=self._read_headline,
-            last_errors=lambda count: self.query_one(OutputBox).pane.last_errors(count),
+            last_error=lambda: self.query_one(OutputBox).pane.last_error,
         )
         self._trace_figures: dict[Path, TraceSummary | None] = {}  # cache for the dialog of captures
         self._drawn_at = self._slow_at = -math.inf  # monotonic s

@@ -450,7 +450,7 @@ def headline_row(headline: Headline) -> Row:
     return [(f" {glyphs.FLAG} ", role), (sanitize(headline.line), "text")]
 
 
-def over_row(status: Status, errors: list[str], now_ns: int, missing: Sequence[str] = ()) -> Row:
+def over_row(status: Status, error: str, now_ns: int, missing: Sequence[str]) -> Row:
     """Return how the run ended, what is missing and, if it failed, the last line of standard error."""
     glyph, role = glyphs.STATES[status.state]
     text = {
@@ -461,8 +461,8 @@ def over_row(status: Status, errors: list[str], now_ns: int, missing: Sequence[s
     }.get(status.state, str(status))
     row: Row = [(f" {glyph} ", role), (text, "text")]
     row.extend((f"{glyphs.DOT}{sanitize(what)}", "warn") for what in missing)
-    if status.state == "failed" and errors:
-        row.extend([(" — ", "dim"), (errors[-1].strip(), "bad")])
+    if status.state == "failed" and error:
+        row.extend([(" — ", "dim"), (error.strip(), "bad")])
     return row
 
 

@@ -110,7 +110,7 @@ def captures_of(path: Path, directory: Path | None = None) -> Captures:
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """TraceSummary of a trace."""
+    """Summary of a trace."""
 
     events: int
     #: Share of the time between first and last device work in which a device is busy; None = no device activity.

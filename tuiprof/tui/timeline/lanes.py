@@ -16,7 +16,7 @@ import polars as pl
 
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.frames import is_user
-from tuiprof.analyses.steps import closures
+from tuiprof.analyses.shared.optimizers import closures
 from tuiprof.model.intervals import Coverage, Floats, Ints, Mask, Window, union
 from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Trace, Track
@@ -390,7 +390,7 @@ def _device_lanes(trace: Trace) -> list[Lane]:
     several = len(trace.device_indices) > 1
     lanes: list[Lane] = []
     groups = _group(work, tracks)
-    busy = {track: int((trace.ends[rows] - trace.starts[rows]).sum()) for track, rows in groups.items()}
+    busy = {track: int(trace.lengths(rows).sum()) for track, rows in groups.items()}
     rank = {track: order for order, track in enumerate(sorted(busy, key=lambda t: -busy[t]))}
     for index in trace.device_indices:
         streams = np.unique(tracks[device == index])
@@ -430,8 +430,8 @@ def python_levels(trace: Trace, track: Track) -> list[Ints]:
     rows = user if len(user) else rows
     low, high = trace.span
     steps = trace.steps
-    limit = _LONG_STEPS * int((steps.ends - steps.starts).max()) if len(steps) else _LONG_SHARE * (high - low)
-    rows = rows[trace.ends[rows] - trace.starts[rows] < limit]
+    limit = _LONG_STEPS * int(steps.lengths.max()) if len(steps) else _LONG_SHARE * (high - low)
+    rows = rows[trace.lengths(rows) < limit]
     levels: list[Ints] = []
     while len(rows) and len(levels) < _PYTHON_LEVELS:
         outer, rows = outermost(trace, rows)

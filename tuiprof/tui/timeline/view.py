@@ -376,7 +376,7 @@ def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
 
 def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
     """Return name, duration and links of an event, as one sanitized line."""
-    parts = [f" {_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}"]
+    parts = [f" {_short(trace, row)} {format_ns(trace.length(row))}"]
     for position, link in enumerate(links):
         key = "f: " if not position else "F: " if link is links[-1] else ""
         parts.append(key + link_words(trace, row, link))
