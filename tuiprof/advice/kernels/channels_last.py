@@ -7,13 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding, Sure
 from tuiprof.advice.fusing import pass_ns
 from tuiprof.analyses.shared.calls import Calls, grid_widths
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Mask
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif import Edit, HostTime
+from tuiprof.whatif import Edit, EditRange, HostTime
 
 _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpose|permute).*tensor"
 #: Batch norm in channels-first: each channel is one thread block (aten/src/ATen/native/cuda/Normalization.cuh), which
@@ -68,9 +68,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
     # CUTLASS names what a kernel does not permute, too.
     turns &= ~evidence.calls.works_of("convolution", "gemm")
-    lengths = trace.ends[work] - trace.starts[work]
-    shares = [float(lengths[some].sum() / max(lengths.sum(), 1)) for some in (turns, depthwise)]
-    if max(shares) < MIN_SHARE or evidence.is_jax:
+    turned_share, deep_share = (evidence.share_of_device_time(work[some]) for some in (turns, depthwise))
+    if max(turned_share, deep_share) < MIN_SHARE or evidence.is_jax:
         return
     dimensions = _dimensions(trace)
     if dimensions == 1 and trace.named(_NOT_OF_SEQUENCES).any():
@@ -85,46 +84,37 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     launches = launches[launches >= 0]
     # The backward pass of a batch norm has one kernel more.
     more = trace.named(_NORM_BACKWARD, work).sum() / max(len(launches), 1)
-    likely, least, most = (
-        Edit(
-            host=HostTime.of(trace, launches, min(turned + more, 1.0)),
-            work=work[touched],
-            keep=np.select([turns, pools, depthwise], [turned, pooled, deep], normed)[touched],
-        )
-        for turned, pooled, deep, normed in zip(
-            keep_turns, _KEEP_POOLS, _KEEP_DEPTHWISE, _kept_norms(evidence.calls, norms), strict=True
+    edits = EditRange(
+        *(
+            Edit(
+                host=HostTime.of(trace, launches, min(turned + more, 1.0)),
+                work=work[touched],
+                keep=np.select([turns, pools, depthwise], [turned, pooled, deep], normed)[touched],
+            )
+            for turned, pooled, deep, normed in zip(
+                keep_turns, _KEEP_POOLS, _KEEP_DEPTHWISE, _kept_norms(evidence.calls, norms), strict=True
+            )
         )
     )
-    instead = _INSTEAD[dimensions]
-    if shares[1] > shares[0]:
-        largest = int(work[depthwise][np.argmax(lengths[depthwise])])
-        yield Finding(
-            f"{format_rough_share(shares[1])} of device time is depthwise convolutions in channels-first",
-            evidence.function_of(largest),
-            instead,
-            "medium",
-            "PyTorch uses cuDNN's depthwise kernels, which are faster, for channels-last alone",
-            likely,
-            least,
-            most,
-            event=largest,
+    if deep_share > turned_share:
+        largest = trace.longest(work[depthwise])
+        what = f"{format_rough_share(deep_share)} of device time is depthwise convolutions in channels-first"
+        sure: Sure = "medium"
+        because = "PyTorch uses cuDNN's depthwise kernels, which are faster, for channels-last alone"
+    else:
+        largest = trace.longest(work[turns])
+        what = (
+            f"{format_rough_share(turned_share)} of device time converts tensors between channels-first and "
+            f"channels-last, {evidence.how_often(int(turns.sum()))}"
         )
-        return
-    largest = int(work[turns][np.argmax(lengths[turns])])
-    part = format_rough_share(shares[0])
+        sure = "low" if first_only or dimensions == 1 else "high"
+        because = (
+            "layout kernels around convolutions, but group norm converts its input to channels-first itself"
+            if first_only
+            else "layout kernels around convolutions; batch norm and max pooling are faster in channels-last too"
+        )
     yield Finding(
-        f"{part} of device time converts tensors between channels-first and channels-last, "
-        f"{evidence.how_often(int(turns.sum()))}",
-        evidence.function_of(largest),
-        instead,
-        "low" if first_only or dimensions == 1 else "high",
-        "layout kernels around convolutions, but group norm converts its input to channels-first itself"
-        if first_only
-        else "layout kernels around convolutions; batch norm and max pooling are faster in channels-last too",
-        likely,
-        least,
-        most,
-        event=largest,
+        what, evidence.function_of(largest), _INSTEAD[dimensions], sure, because, *edits, event=largest
     )
 
 
@@ -149,15 +139,13 @@ def _has_few_channels(calls: Calls, norms: Mask) -> Mask:
     """Return which calls are batch norms of few channels, by their thread blocks."""
     channels, call = grid_widths(calls.trace, calls.trace.device_work[norms]), calls.call_of_work[norms]
     few = call[(channels > 0) & (channels <= _FEW_CHANNELS) & (call >= 0)]
-    result = np.zeros(len(calls.rows), dtype=bool)
-    result[np.where(calls.backward[few], calls.forward[few], few)] = True
-    return result
+    return calls.mask(np.where(calls.backward[few], calls.forward[few], few))
 
 
 def _next_pass_ns(calls: Calls) -> Floats:
     """Return how long a pass over a tensor takes in the next call with device work, ns, if that is elementwise."""
     passes, elementwise = pass_ns(calls.trace), calls.works_of("elementwise") & (calls.call_of_work >= 0)
-    count = np.bincount(calls.call_of_work[elementwise], minlength=len(calls.rows))
+    count = calls.work_count_of(elementwise)
     total = np.bincount(calls.call_of_work[elementwise], passes[elementwise], minlength=len(calls.rows))
     result = np.full(len(calls.rows), np.nan)
     for track in np.unique(calls.tracks):
