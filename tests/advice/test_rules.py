@@ -1041,9 +1041,30 @@ def test_threads_that_spin_after_operators_on_the_cpu_slow_the_host(
     trace = made.trace()
     trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, busy_cores=busy_cores)
     row = found(trace, "host-operators")
-    assert row["wins_ns"] == pytest.approx(360_000 + faster * 0.25 * 600_000, rel=0.05)
+    assert row["wins_ns"] == pytest.approx(360_000 + faster * 0.05 * 600_000, rel=0.03)
     assert row["wins_low_ns"] <= 360_000, "or they take as long"
     assert ("other cores busy" in row["because"]) == faster
+
+
+@pytest.mark.parametrize(
+    ("busy_cores", "long_ms", "rare"),
+    [(8.0, (9, 21), True), (8.0, (29,), False), (8.0, (2, 2), False), (1.0, (9, 21), False)],
+)
+def test_steps_in_which_threads_of_operators_wait_for_a_core_count_half(
+    busy_cores: float, long_ms: Sequence[float], rare: bool
+) -> None:
+    """Two of ten steps of the session take 28 ms more together."""
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("aten::hann_window", at + 20, at + 420)
+        made.launch(GEMM, (at + 440, at + 450), (at + 452, at + 472), number + 1)
+    trace = made.trace()
+    times = [1_000_000] * (10 - len(long_ms)) + [round(ms * 1e6) for ms in long_ms]
+    trace.uncaptured = Uncaptured(10, 1e6, 0.7e6, 1e6, busy_cores=busy_cores, times_ns=tuple(times))
+    row = found(trace, "host-operators")
+    assert (row["wins_ns"] > 1_400_000) == ("few steps" in row["because"]) == rare
+    assert row["wins_low_ns"] <= 360_000
 
 
 def test_threads_that_spin_do_so_only_for_a_while_after_an_operator() -> None:
@@ -1055,7 +1076,7 @@ def test_threads_that_spin_do_so_only_for_a_while_after_an_operator() -> None:
         made.launch(GEMM, (at + 3_010, at + 3_020), (at + 3_022, at + 3_042), number + 1)
     trace = made.trace()
     trace.uncaptured = Uncaptured(40, 1e8, 1e8, 1e8, busy_cores=8.0)
-    assert found(trace, "host-operators")["wins_ns"] == pytest.approx(0.9 * 3e6 + 0.25 * 10e6, rel=0.02)
+    assert found(trace, "host-operators")["wins_ns"] == pytest.approx(0.9 * 3e6 + 0.05 * 10e6, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -1088,7 +1109,7 @@ def test_what_is_read_into_pageable_memory_and_copied_again_is_copied_once(
     assert (row["wins_ns"] > 400_000) == once_more
     assert ("once more, on the CPU" in row["because"]) == once_more
     # The copy leaves threads behind, which slow the other operators.
-    assert (wins_by_busy_cores(made, 8.0) > wins_by_busy_cores(made, 1.0) + 50_000) == once_more
+    assert (wins_by_busy_cores(made, 8.0) > wins_by_busy_cores(made, 1.0) + 10_000) == once_more
 
 
 def wins_by_busy_cores(made: Made, busy_cores: float) -> float:

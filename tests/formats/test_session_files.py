@@ -40,6 +40,23 @@ def test_cores_are_those_of_the_run_after_its_imports(tmp_path: Path) -> None:
     assert (found.steps, found.step_ns) == (15, 1_000_022.0)
 
 
+def test_cores_are_those_of_the_steps_where_the_clocks_of_the_logs_are_known(tmp_path: Path) -> None:
+    """A run of seven measurements has steps in the time of the fifth and sixth."""
+    loads = (1.0, 1.0, 1.0, 1.0, 8.0, 9.0, 1.0)
+    trace = session(tmp_path, [{"core0_util": 1.0, "core1_util": 0.5, "tree_cpu": load} for load in loads])
+    unix_ns = 1_795_691_495_085_238_434
+    for name, mono_ns, first, apart in (("rank0", 7, 307, 6), ("recorder", 1_000_000, 1_000_000, 100)):
+        log = tmp_path / "log" / f"{name}.jsonl"
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+        for index, record in enumerate(records):
+            record["at"] = first + index * apart
+        head = {"t": "head", "v": 1, "unix_ns": unix_ns, "mono_ns": mono_ns}
+        log.write_text("".join(map(_line, [head, *records])))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.busy_cores == 8.5
+
+
 def test_workers_that_were_started_again_are_those_of_the_last_whole_line(tmp_path: Path) -> None:
     trace = session(tmp_path, [])
     found = read_uncaptured(trace)

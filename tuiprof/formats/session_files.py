@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress, pairwise
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, TypeVar
@@ -122,6 +123,7 @@ class _Line(msgspec.Struct):
     t: str
     n: _Whole
     dur: _Whole
+    at: _Whole = 0  # its end, by the clock of the log
     ph: dict[str, _Whole] = {}
     cap: bool = False
 
@@ -154,7 +156,15 @@ class _Host(msgspec.Struct):
     """What the recorder measured of the host."""
 
     m: dict[str, float]
+    at: _Whole = 0
     dev: str = ""
+
+
+class _Head(msgspec.Struct):
+    """The same moment by the clock of a log and by that of the system."""
+
+    unix_ns: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    mono_ns: _Whole
 
 
 class _Details(msgspec.Struct):
@@ -202,6 +212,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         times, host_ns = device, float(np.median(times))
     low, median, high = (float(ns) for ns in np.percentile(times, (10, 50, 90)))
     session = log.parent.parent
+    every = [step.at for step in (*before, *steps.after)]
     meta = read_small_json(session / "session.json", _Meta) or _Meta()
     host = next((device.details for device in meta.devices if device.kind == "host"), _Details())
     return Uncaptured(
@@ -212,7 +223,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         host_ns,
         is_after,
         host.usable_cores,
-        *_cores(log.parent / "recorder.jsonl"),
+        *_cores(log.parent / "recorder.jsonl", _shifted((min(every), max(every)), log)),
         host.bf16,
         _lines(log, meta.cwd),
         _restarts(log),
@@ -360,12 +371,24 @@ def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:
     return None
 
 
-def _cores(log: Path) -> tuple[float | None, float | None]:
-    """Return how many cores a run keeps busy, and how many are idle, in the median; None = not recorded."""
+def _shifted(instants: tuple[int, ...], log: Path) -> tuple[int, ...]:
+    """Return instants by the clock of a log as those of the system; none if the log does not have that."""
+    with log.open("rb") as lines, suppress(*UNDECODABLE):
+        head = msgspec.json.decode(lines.readline(_LONGEST_LINE), type=_Head)
+        return tuple(at + head.unix_ns - head.mono_ns for at in instants)
+    return ()
+
+
+def _cores(log: Path, steps: tuple[int, ...]) -> tuple[float | None, float | None]:
+    """Return how many cores a run keeps busy in its ``steps``, and how many are idle, in the median.
+
+    The steps are given by the first and last instant, if they are known; None = not recorded.
+    """
     import numpy as np
 
     if not log.is_file():
         return None, None
+    measured: list[int] = []
     found: list[tuple[float, float]] = []
     decode = msgspec.json.Decoder(_Host).decode
     with log.open("rb") as lines:
@@ -373,14 +396,18 @@ def _cores(log: Path) -> tuple[float | None, float | None]:
             if b'"dev":"host"' not in line[:100]:
                 continue
             try:
-                figures = decode(line).m
+                host = decode(line)
             except UNDECODABLE:
                 continue
-            idle = [1 - value for name, value in figures.items() if _CORE.match(name)]
-            if idle and "tree_cpu" in figures:
-                found.append((figures["tree_cpu"], sum(idle)))
-    # A run begins with imports, on one core.
-    steady = np.array(found[len(found) // 2 :])
+            idle = [1 - value for name, value in host.m.items() if _CORE.match(name)]
+            if idle and "tree_cpu" in host.m:
+                measured.append(host.at)
+                found.append((host.m["tree_cpu"], sum(idle)))
+    # Each is of the time since the one before. What comes before the first step, such as building a model, takes one
+    # core; if the run is over too soon, imports do.
+    at = _shifted(tuple(measured), log)
+    inside = [begin >= steps[0] and end <= steps[1] for begin, end in pairwise(at)] if at and steps else []
+    steady = np.array(list(compress(found[1:], inside)) or found[len(found) // 2 :])
     if not len(steady) or not np.isfinite(steady).all():
         return None, None
     busy, idle_cores = np.maximum(np.median(steady, axis=0), 0.0).tolist()

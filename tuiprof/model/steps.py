@@ -317,6 +317,12 @@ class Uncaptured:
     restarts: WorkerRestarts | None = None  # how loaders started their workers again; None = they did not
     times_ns: tuple[int, ...] = ()  # what each step took; empty = not known
 
+    def outliers_ns(self) -> float:
+        """Return what steps that stand out take longer than the median, averaged over all; 0 if it is only one."""
+        limit = self.step_ns + _STANDS_OUT * (self.step_ns - self.low_ns)
+        longer = [ns - self.step_ns for ns in self.times_ns if ns > limit]
+        return sum(longer) / len(self.times_ns) if len(longer) > 1 else 0.0
+
     def longer_ns(self, by_ns: float) -> tuple[float, int]:
         """Return what steps take longer than the median because of something that takes about ``by_ns``.
 

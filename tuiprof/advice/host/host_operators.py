@@ -24,6 +24,10 @@ MIN_STEPS: Final = 0.5
 #: Share of the host time that remains if the device computes instead, which has to be launched: likely, least, most.
 _KEEP: Final = (0.1, 0.5, 0.0)
 _NAMED: Final = 3
+#: Share of what steps that stand out take longer than the others: likely, least and most helpful. If threads keep other
+#: cores busy, one of them may have to wait for a core, and an operator ends when its last thread does.
+_OF_OUTLIERS: Final = (0.5, 0.0, 1.0)
+_IN_MEAN: Final = "; half of what few steps take much longer is averaged over all steps"
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -47,8 +51,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     is_copied = len(copied.likely.work) > 0
     edits = EditRange(*(calls.edit(chosen, keep) for keep in _KEEP)) | copied
     faster = without_threads(trace, chosen)
+    longer_ns = 0.0
     if faster is not None:
         edits |= faster
+        longer_ns = trace.uncaptured.outliers_ns() if trace.uncaptured else 0.0
+    likely_ns, least_ns, most_ns = (longer_ns * part for part in _OF_OUTLIERS)
     yield Finding(
         f"operators compute on the CPU for {format_ns(a_step)} a step: {', '.join(names)}"
         + ("; then the result is copied to the device" if is_copied else ""),
@@ -60,8 +67,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "compute the batch in loader workers",
         "medium",
         "operators of the main thread without device work or runtime calls"
-        + (THREADS if faster is not None else ""),
+        + (THREADS if faster is not None else "")
+        + (_IN_MEAN if longer_ns else ""),
         *edits,
+        rare_ns=(likely_ns, least_ns, most_ns),
         event=longest,
     )
 
