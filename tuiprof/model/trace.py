@@ -169,6 +169,12 @@ class Links:
     work_count: Ints  # number of device events each of ``launches`` launched, same shape
     unmatched_work: int  # number of device work events without a launch in the trace
 
+    def count_of(self, row: int) -> int:
+        """Return the number of device events that an event launched."""
+        index = int(np.searchsorted(self.launches, row))
+        found = index < len(self.launches) and self.launches[index] == row
+        return int(self.work_count[index]) if found else 0
+
 
 def link(trace: Trace) -> Links:
     """Join device work with the host calls of the same correlation.
@@ -529,6 +535,16 @@ class Trace:
     def ancestors(self, row: int) -> list[int]:
         """Return the rows that enclose an event on its track, innermost first."""
         return [int(level[0]) for level in self.nesting.outward(np.array([row], dtype=np.int64))]
+
+    def launched_by(self, row: int) -> Ints:
+        """Return the device work that an event launched, in order of start."""
+        work, count = self.device_work, self.links.count_of(row)
+        after = int(np.searchsorted(work, row))
+        for part in (work[after : after + 100_000], work):  # it nearly always starts soon after its launch
+            found: Ints = part[self.links.launch_of[part] == row]
+            if len(found) == count:
+                break
+        return found
 
     def raw_event(self, row: int) -> str:
         """Return the untouched, untrusted text of an event in the file; empty if the format keeps none."""

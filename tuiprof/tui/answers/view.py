@@ -13,7 +13,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import polars as pl
 from rich.cells import chop_cells
 
@@ -294,7 +293,7 @@ class EventDetail:
 def describe(trace: Trace, row: int) -> EventDetail:
     """Collect the details of an event."""
     launch = int(trace.links.launch_of[row])
-    work = _launched_by(trace, row)
+    work = trace.launched_by(row)
     enclosing = trace.ancestors(launch if launch >= 0 else row)
     python = trace.is_category("python_function")
     frames = tuple(r for r in enclosing if python[r])
@@ -314,17 +313,6 @@ def describe(trace: Trace, row: int) -> EventDetail:
         raw=raw[:_MAX_RAW_CHARS],
         raw_cut=max(0, len(raw) - _MAX_RAW_CHARS),
     )
-
-
-def _launched_by(trace: Trace, row: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the device work that a call launched, in order of start."""
-    launches = trace.links.launches
-    index = int(np.searchsorted(launches, row))
-    if index >= len(launches) or launches[index] != row:
-        return np.empty(0, dtype=np.int64)
-    work = trace.device_work
-    found: np.ndarray[tuple[int], np.dtype[np.int64]] = work[trace.links.launch_of[work] == row]
-    return found
 
 
 def _fields(trace: Trace, row: int, launch: int) -> list[tuple[str, str]]:

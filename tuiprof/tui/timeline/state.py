@@ -152,28 +152,12 @@ def links_of(trace: Trace, row: int, *, slow: bool = False) -> tuple[Link, ...]:
     """
     launch = int(trace.links.launch_of[row])
     found = [Link(launch, "launched by")] if launch >= 0 else []
-    if not found and (work := _first_work(trace, row)) is not None:
-        found.append(Link(work, "launches"))
+    if not found and len(work := trace.launched_by(row)):
+        found.append(Link(int(work[0]), "launches"))
     if slow or len(trace) <= _MAX_EVENTS_AT_ONCE or _wait_table.costs.is_cached(trace):
         known = {link.row for link in found}
         found += [link for link in _sync_links(trace, row) if link.row not in known]
     return tuple(found)
-
-
-def _first_work(trace: Trace, row: int) -> int | None:
-    """Return the first work that a call launched; None = it launched nothing."""
-    launches = trace.links.launches
-    index = int(np.searchsorted(launches, row))
-    if index >= len(launches) or launches[index] != row:
-        return None
-    # Search nearby work first: it nearly always starts soon after its launch.
-    work = trace.device_work
-    begin = int(np.searchsorted(work, row))
-    for part in (work[begin : begin + 100_000], work):
-        found = np.flatnonzero(trace.links.launch_of[part] == row)
-        if len(found):
-            return int(part[found[0]])
-    return None
 
 
 def _sync_links(trace: Trace, row: int) -> list[Link]:

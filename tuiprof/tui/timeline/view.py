@@ -390,7 +390,7 @@ def link_words(trace: Trace, row: int, link: Link) -> str:
     if link.relation in ("launches", "launched by"):
         several = ""
         if link.relation == "launches":
-            count = int(trace.links.work_count[np.searchsorted(trace.links.launches, row)])
+            count = trace.links.count_of(row)
             several = f" and {format_count(count - 1)} more" if count > 1 else ""
         latency = format_ns(int(trace.starts[work] - trace.ends[call]))
         return f"{link.relation} {other}{several}, {latency} between"
