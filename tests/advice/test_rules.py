@@ -447,6 +447,12 @@ def test_batch_norms_take_some_passes_over_their_tensor(
     assert row["wins_ns"] == pytest.approx((100 + 100 - left_us) * 1000, rel=0.01)
 
 
+def test_batch_norms_of_cudnn_take_fewer_passes() -> None:
+    norm = ("aten::batch_norm", "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 128>", 100.0)
+    row = found(gpu_bound(*CONVOLUTIONS[:2], norm, ("aten::relu", UNARY, 10)), "channels-last")
+    assert row["wins_ns"] == pytest.approx((100 + 100 - 3.5 * 5) * 1000, rel=0.01)
+
+
 def test_batch_norms_that_nothing_shows_the_size_of_keep_what_others_do() -> None:
     norms = (CONVOLUTIONS[2], ("aten::relu", UNARY, 4.0), CONVOLUTIONS[2], ("aten::mm", GEMM, 10.0))
     row = found(gpu_bound(*CONVOLUTIONS[:2], *norms), "channels-last")
