@@ -1280,6 +1280,41 @@ def test_the_line_of_a_loop_is_known_by_its_waits() -> None:
     assert row["where"] == "clip, train.py:7"
 
 
+@pytest.mark.parametrize(
+    ("computes", "makes", "differentiated", "size"),
+    [
+        ("aten::max", "aten::new_zeros", False, True),
+        ("aten::sum", "aten::arange", False, True),
+        ("aten::sum", "aten::add", False, False),
+        ("aten::mean", "aten::new_zeros", False, False),
+        ("aten::sum", "aten::zeros", True, False),
+    ],
+)
+def test_a_size_is_computed_and_read_if_a_tensor_is_made_right_after(
+    computes: str, makes: str, differentiated: bool, size: bool
+) -> None:
+    """The largest index of each graph says how many rows it has."""
+    made = Made()
+    for number in range(4):
+        at, first = number * 400, number * 10 + 1
+        made.step(number, at, at + 400)
+        made.op(computes, at + 10, at + 100, sequence=number if differentiated else None)
+        made.launch(REDUCE, (at + 15, at + 19), (at + 22, at + 25), first)
+        made.op("aten::item", at + 110, at + 150)
+        made.call("cudaStreamSynchronize", at + 115, at + 145, correlation=first + 1)
+        made.op(makes, at + 160, at + 190)
+        made.launch(GEMM, (at + 165, at + 170), (at + 175, at + 380), first + 2)
+        if differentiated:
+            made.op("autograd::engine::evaluate_function: SumBackward0", at + 200, at + 210, sequence=number)
+    trace = made.trace([site(number * 400 + 151, "train.py:9 pooled") for number in range(4)])
+    row = finding(trace, "size-from-device")
+    assert (row is not None) == size
+    assert (finding(trace, "item-each-step") is None) == size, "one of them says what to change"
+    if row is not None:
+        assert "train.py:9" in row["where"]
+        assert row["wins_ns"] > 120_000, "neither the operator nor the read"
+
+
 def test_many_reads_are_one_where_they_are_a_loop() -> None:
     """A norm of each gradient, read one by one: at best they are all read at once."""
     made = Made()

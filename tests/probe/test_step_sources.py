@@ -748,7 +748,7 @@ def test_generated_code_of_many_lines_is_not_searched_for_loops() -> None:
         (CRITIC_FIRST.replace("range(3)", "range(100)"), 11, [0, 1]),
         (ONE_AFTER_THE_OTHER, 40, [0]),
         (EPOCHS_IN_TURN, 30, [0]),
-        (BESIDE_EACH_OTHER, 10, [0, 1]),
+        (BESIDE_EACH_OTHER, 11, [0, 1]),
         (IN_LOOPS_OF_ONE, 12, [0]),
         (FITTED_FIRST, 21, [0]),
         (OUTSIDE_OF_THE_SCRIPT, 40, [0]),

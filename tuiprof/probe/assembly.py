@@ -139,16 +139,29 @@ class Assembly:
             self._parts = _of_training(self._parts)
             seen = [part[1] for part in self._parts]
             began = min([*seen, self._touched] if self._touched else seen or [self._born])
-        self.steps.append((n, t, t - began, began, self._parts, metrics, captured))
+        t, parts, later = self._until(t)
+        self.steps.append((n, t, t - began, began, parts, metrics, captured))
         if not captured:
-            others = len(self._parts) - self._by_optimizer
+            others = len(parts) - self._by_optimizer
             tail_ns = min(done - t, INTERRUPTED_NS)
             # Additional work at the end of a step is not part of the cost of the other hooks.
             self.cost_ns += _TAILS * (tail_ns + others * min(tail_ns, _NOTING_NS))
             self.cost_steps += 1
         self._began = t
-        self._parts = []
+        self._parts = later
         self.ended = n + 1
+
+    def _until(self, t: int) -> tuple[int, list[Part], list[Part]]:
+        """Return when a step ended that is said to have ended at a time, its parts, and those after it.
+
+        It ends with the part that it is said to have ended in.
+        """
+        parts = self._parts
+        if not parts or parts[-1][2] <= t:  # nearly always
+            return t, parts, []
+        own = [part for part in parts if part[1] < t]
+        at = max([t, *(part[2] for part in own if part[1] >= self._began)])
+        return at, own, [part for part in parts if part[1] >= t]
 
     def _stretch(self, part: Part) -> None:
         """Extend the last step to the end of the script's phase in which its optimizer stepped.
@@ -177,13 +190,23 @@ class Assembly:
             self._take(marks)
             if any(part[0] in OF_NEXT_STEP for part in self._parts):
                 return False
-            if self.steps:
-                n, _, dur, began, parts, _, captured = self.steps[-1]
-                longer = dur + t - self._began
-                self.steps[-1] = n, t, longer, began, parts + self._parts, metrics, captured
-            self._parts = []
-            self._began = t
+            self._extend_last(t, metrics)
             return True
+
+    def extend_last(self, marks: deque[Mark], t: int) -> None:
+        """Let the last step end at this time, with what was done until then (on the stepping thread)."""
+        with self._lock:
+            self._take(marks)
+            self._extend_last(t, None)
+
+    def _extend_last(self, t: int, metrics: Any) -> None:
+        t, more, self._parts = self._until(t)
+        if self.steps:  # else it is written
+            n, at, dur, began, parts, _, captured = self.steps[-1]
+            ours = self._began - at  # opening the log, or a capture
+            parts = [*parts, *((kind, low - ours, high - ours, thread) for kind, low, high, thread in more)]
+            self.steps[-1] = n, t, dur + t - self._began, began, parts, metrics, captured
+        self._began = t
 
     def complete(self, keep_last: bool) -> list[Step]:
         """Return the steps that are complete, each once; the newest may be kept back if what comes next may be its."""

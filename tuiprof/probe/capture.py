@@ -248,7 +248,9 @@ class Capturer:
         if not self.disturbing:
             self.disturbing = True
             profiler.prepare()
-        if n == window.first:
+        if n >= window.first:
+            if n > window.first:  # the step before it was found to have ended when this one had begun
+                window.first, window.last = n, n + window.last - window.first
             profiler.start()
             window.running = True
             self._tell(window.request, "started", first=window.first, last=window.last)

@@ -302,6 +302,7 @@ class Runtime:
         self.loops.release()
         self.changed.release()
         if self.log.is_open:
+            self.steps.end_waiting()
             self.log.end(None, "detached")
         self.steps.silence()
         self.steps.device = self.steps.capture = None
@@ -352,6 +353,7 @@ class Runtime:
             error = getattr(sys, "last_value", None)  # set when an exception reached the top
             if self.log.is_open:
                 self._poll()
+                self.steps.end_waiting()
                 self.timed.finish()
                 self.capture.finish()
                 self.black_box.ending(self.steps.n)

@@ -414,6 +414,20 @@ def _left(first: list[Site], second: list[Site]) -> bool:
     return False
 
 
+def in_one_loop(first: list[Site], second: list[Site]) -> bool:
+    """Whether the innermost loop around both calls is the same one."""
+    inner, outer = _loops(first), _loops(second)
+    return bool(inner and outer) and same_loop(inner[-1], outer[-1])
+
+
+def is_above(one: list[Site], other: list[Site]) -> bool:
+    """Whether the first call stands above the second one, in code of the script that has made both."""
+    for (code, at, _), (other_code, other_at, _) in zip(one, other):
+        if code is not other_code or at != other_at:
+            return code is other_code and at < other_at
+    return False
+
+
 def same_loop(one: Loop, other: Loop) -> bool:
     """Whether two are one loop of the script."""
     return one.code is other.code and one.head == other.head

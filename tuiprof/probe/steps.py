@@ -11,12 +11,13 @@ Sources of steps (the highest one seen so far decides; at a switch the steps cou
 ``FRAMEWORK``           the framework's own word: Keras' ``on_train_batch_end``
 ``ANNOTATION``          the end of a ``jax.profiler.StepTraceAnnotation``
 ``SYNC``                ``torch_xla.sync()``; where an optimizer is used, the first one after its step
-``OPTIMIZER``           the return of ``step()`` of the first optimizer seen (of several, e.g. in a GAN, the others
-                        are phases; one that steps in a loop inside the loop of another, such as the critic of a
+``OPTIMIZER``           the return of ``step()`` of the first optimizer seen (of several, e.g. in a GAN, each of its
+                        steps counts, and ends with the last one of the iteration, as far as their number repeats;
+                        one that steps in a loop inside the loop of another, such as the critic of a
                         WGAN or the learners of meta-learning, whose loop was left for that of another, or that has
-                        not stepped for 32 steps of others, hands over to them; of two in loops beside each other a
-                        turn of both is a step; one made after it, or after several steps of it alone, that
-                        steps at the same line takes its place)
+                        not stepped for 32 steps of others, or in an iteration, hands over to them; of two in loops
+                        beside each other a turn of both is a step; one made after it, or after several steps of it
+                        alone, that steps at the same line takes its place)
 ``JITTED``              the return of the function jitted by Flax NNX or Equinox that is called again and again
 ``BACKWARDS``           the return of a backward pass, from the third on where the script has made no optimizer;
                         from the 257th on where it has, but it does not call torch's hooks
@@ -49,7 +50,19 @@ from .assembly import BEGIN, END, SOURCE, Assembly, Mark
 from .assembly import DATA as DATA_PART
 from .assembly import OPTIMIZER as OPTIMIZER_PART
 from .isolation import is_of_python
-from .sampler import AROUND, BESIDE, ELSEWHERE, TOGETHER, Site, relation, script_line, script_sites
+from .periods import PeriodicCount
+from .sampler import (
+    AROUND,
+    BESIDE,
+    ELSEWHERE,
+    TOGETHER,
+    Site,
+    in_one_loop,
+    is_above,
+    relation,
+    script_line,
+    script_sites,
+)
 
 NONE, BATCH, LOOP, BACKWARDS, JITTED, OPTIMIZER, SYNC, ANNOTATION, FRAMEWORK, EXPLICIT, GIVEN, CLOSED = range(
     12
@@ -100,12 +113,17 @@ class Steps:
     """The steps of this process; ``marks`` is a deque to use again, as hooks hold its ``append``."""
 
     __slots__ = {
+        "_at_first_line": "only the steps of the optimizer at :attr:`_sites` count, not those further down in its loop",
         "_backward_at": "when the last backward pass ended",
         "_backwards": "number of backward passes",
         "_batches": "number before the first step, and since the last loader that ended without backward",
         "_between_loaders": "a loader has ended, and no batch was requested since",
+        "_counted_in": "the framework call in which the optimizer stepped last",
         "_counting_anew": "count from 0 from the next step of the optimizer on",
         "_device_due": "the next step whose end the device has to record",
+        "_followed": "optimizer steps since the counted one that belong to its iteration; -1 = there was none",
+        "_followed_at": "when the last of them ended; 0 = there was none",
+        "_followers": "how many of them there were in each iteration",
         "_in_turns": "only the first step of the optimizer after one of another optimizer counts",
         "_longest_row": "the largest :attr:`_row` so far",
         "_most_of_others": "steps of other optimizers after which one of them takes over",
@@ -113,10 +131,11 @@ class Steps:
         "_on_first": "called on the stepping thread, before its first step is recorded",
         "_optimizer": "weak reference to the optimizer whose steps count",
         "_others": "steps of other optimizers since its last one",
-        "_parts": "ids of other optimizers whose steps are parts of its steps",
+        "_parts": "where other optimizers step whose steps are parts of its steps, by id, and whether after it",
         "_row": "consecutive steps of the counted optimizer",
         "_said": "warnings that were recorded",
         "_sites": "where the counted optimizer stepped first",
+        "_waiting_since": "when the optimizer has stepped whose step ends with one of others; 0 = none",
         "assembly": "builds steps from the marks",
         "at_next_end": "called once, at the end of the running step; None = no callback",
         "call": (
@@ -191,9 +210,13 @@ class Steps:
         self._most_of_others = _STEPS_OF_OTHERS
         self._row = self._longest_row = 0
         self._sites: list[Site] = []
-        self._parts: set[int] = set()
+        self._parts: dict[int, tuple[bool, list[Site]]] = {}
         self._new: set[int] = set()
-        self._in_turns = False
+        self._in_turns = self._at_first_line = False
+        self._followers = PeriodicCount()
+        self._followed = -1
+        self._followed_at = self._waiting_since = 0
+        self._counted_in = NO_CALL
         self._counting_anew = False
         self._said: set[str] = set()
         self.knows_several = several
@@ -477,7 +500,8 @@ class Steps:
             return
         elif chosen() is not optimizer:
             sites: list[Site] = []
-            if id(optimizer) not in self._parts:
+            part = self._parts.get(id(optimizer))
+            if part is None:
                 sites = script_sites(sys._getframe(1))
                 if self._replaces(optimizer, sites):
                     self._optimizer = weakref.ref(optimizer)
@@ -487,26 +511,90 @@ class Steps:
                     if self._counting_anew:
                         self._count_from(t)
                         return
+                part = self._parts.get(id(optimizer))
+            elif self.n == 1 and self._goes_around_alone(*part):
+                self._choose(optimizer, part[1])
             if chosen is self._optimizer:
                 self._others += 1
                 self._row = 0
                 most = max(self._most_of_others, 2 * len(self._parts))
                 if chosen() is not None and self._others <= most:
                     self.marks.append((OPTIMIZER_PART, began, t, thread))
+                    if part[0] if part is not None else not is_above(sites, self._sites):
+                        self._follows(t)
                     return
                 self._choose(optimizer, sites or script_sites(sys._getframe(1)))
-        elif self._in_turns and not self._others:  # not the first one of a turn
+        elif (self._in_turns or self._at_first_line or self.n == 1) and self._steps_again():
             self.marks.append((OPTIMIZER_PART, began, t, thread))
+            self._follows(t)
             return
         self._others = 0
         self._row += 1
         self._longest_row = max(self._longest_row, self._row)
         self.stepped = True
-        if self._counting_anew:
-            self._count_from(t)
-            return
         self.marks.append((OPTIMIZER_PART, began, t, thread))
-        self.end(OPTIMIZER, t)
+        if self._counting_anew:
+            ended = self._followed_at  # the iteration before, in which this was detected
+            self._count_from(ended or t)
+            self._waiting_since = t if ended else 0
+            return
+        self._end_with_followers(t)
+
+    def _follows(self, t: int) -> None:
+        """A step of an iteration after the counted one has returned: it ends the step if it is the last."""
+        if self._counted_in != NO_CALL and self._counted_in == self.call():
+            return  # hooks of one backward pass are a single part of the iteration
+        self._followed += 1
+        self._followed_at = t
+        if self._waiting_since and self._followed == self._followers.next:
+            self._waiting_since = 0
+            self.end(OPTIMIZER, t)
+
+    def _end_with_followers(self, t: int) -> None:
+        """End a step now, or with the last optimizer step of this iteration, as far as it can be predicted."""
+        if self._waiting_since:  # fewer have followed than were expected
+            self.end_waiting()
+        elif self.n == 1 and self._followed_at and self.source == OPTIMIZER:
+            self.assembly.extend_last(self.marks, self._followed_at)
+            if self.device is not None:
+                self.device.drop_pending()
+        followers = self._followers
+        if self._followed >= 0:
+            followers.add(self._followed)
+        self._followed = self._followed_at = 0
+        self._counted_in = self.call()
+        self._waiting_since = t if followers.next and self.source == OPTIMIZER else 0
+        if not self._waiting_since:
+            self.end(OPTIMIZER, t)
+
+    def end_waiting(self) -> None:
+        """End a step that waits for more optimizer steps, with the last one that it has had."""
+        t, self._waiting_since = self._waiting_since, 0
+        if t:
+            self._end(OPTIMIZER, max(t, self._followed_at), None, noting_only=True)
+
+    def _goes_around_alone(self, follows: bool, sites: list[Site]) -> bool:
+        """Whether this part steps again, in the first iteration with the counted optimizer: that steps less often."""
+        if not follows or self._waiting_since:
+            return False
+        return in_one_loop(self._sites, sites) and sites == script_sites(sys._getframe(2))
+
+    def _steps_again(self) -> bool:
+        """Whether the counted optimizer steps for another time in the same iteration."""
+        if self._in_turns and not self._others:
+            self._in_turns = self._followed < self._most_of_others  # else it goes on alone
+            return self._in_turns
+        if not self._at_first_line and (self._others or not self.knows_several):
+            return False
+        sites = script_sites(sys._getframe(2))
+        if sites == self._sites:
+            return False
+        if in_one_loop(self._sites, sites) and is_above(self._sites, sites):
+            self._at_first_line = True
+            return True
+        if self._at_first_line:
+            self._sites = sites
+        return False
 
     def _replaces(self, optimizer: Any, sites: list[Site]) -> bool:
         """Whether this optimizer steps in place of the counted one, which was made before it, or for another model.
@@ -525,8 +613,9 @@ class Steps:
         how = relation(self._sites, sites)
         if how == BESIDE and self.n > _MAX_IN_TURN:
             how = ELSEWHERE
+        part = not is_above(sites, self._sites), sites
         if self.source != OPTIMIZER or how == TOGETHER:
-            self._parts.add(id(optimizer))
+            self._parts[id(optimizer)] = part
             return False
         at, counted = _line_of(sites), _line_of(self._sites)
         if how == ELSEWHERE:
@@ -536,11 +625,11 @@ class Steps:
             return True
         if self._longest_row < 2:  # as many steps of one as of the other, as far as known
             if self.n > _MAX_IN_TURN:
-                self._parts.add(id(optimizer))
+                self._parts[id(optimizer)] = part
             return False
         if self.capture is not None and self.capture.disturbing:
             return False
-        self._parts.add(id(optimizer))
+        self._parts[id(optimizer)] = part
         if how == AROUND and self.n <= _MAX_PARTS:
             self._counting_anew = True
             return True
@@ -569,6 +658,8 @@ class Steps:
         self._most_of_others = max(_STEPS_OF_OTHERS, 4 * withdrawn)  # it has as many parts again, or more
         self._withdraw()
         where = script_line(sys._getframe(1))
+        self._followers = PeriodicCount()
+        self._followed = self._followed_at = self._waiting_since = 0
         self.marks.append((SOURCE, t, SOURCES[OPTIMIZER], where, withdrawn, 1, 0))
         self.marks.append((BEGIN, t))
         self._set_due(0)
@@ -580,12 +671,14 @@ class Steps:
         self._parts.clear()
         self._new.clear()
         self._others = 0
-        self._in_turns = False
+        self._in_turns = self._at_first_line = False
+        self._followers = PeriodicCount()
+        self._followed = -1
 
     def made(self, optimizer: Any) -> None:
         """An optimizer was made: it is none of those before, one of which may have left its id to it."""
         self._new.add(id(optimizer))
-        self._parts.discard(id(optimizer))
+        self._parts.pop(id(optimizer), None)
 
     def several_optimizers(self) -> None:
         """Check from now on which optimizer has stepped."""

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.waits.size_from_device import sizes_read
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.waits import READ_KINDS
 from tuiprof.analyses.sync_events import WaitLocation
@@ -23,13 +24,13 @@ _HOW = {
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for `.item()`-like reads in every step; those of metrics have their own rule.
+    """Look for `.item()`-like reads in every step; those of metrics and of sizes have their own rules.
 
     Reads in one function are one finding: without the first of them, the next one waits instead.
     """
     functions: dict[object, list[WaitLocation]] = {}
     for row in evidence.waits(*READ_KINDS):
-        if "aggregation.py" in f"{row.where} {row.stack}":
+        if "aggregation.py" in f"{row.where} {row.stack}" or len(sizes_read(evidence, row)):
             continue
         lines = (row.where.rpartition(":")[0], row.in_, row.called_from) if row.at_line else row.event
         functions.setdefault((row.kind, lines), []).append(row)

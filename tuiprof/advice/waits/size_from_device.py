@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.waits import SIZE_KINDS
+from tuiprof.analyses.shared.frames import operator_label
+from tuiprof.analyses.shared.waits import READ_KINDS, SIZE_KINDS
 from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
@@ -17,6 +18,11 @@ from tuiprof.whatif import EditRange
 #: likely, least and most helpful. And the share of the host time.
 _KEEP = (0.2, 0.6, 0.05)
 _KEEP_HOST = 0.3
+#: What computes a size of what it is given, and what makes a tensor of it.
+_SIZES = r"^aten::(max|amax|sum|count_nonzero)$"
+_MAKES = r"^aten::((new_)?(zeros|ones|full|empty)|arange)$"
+#: Minimum share of the reads at a location that are sizes.
+_MOST = 0.9
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -49,6 +55,37 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             *edits,
             event=row.event,
         )
+    for row in evidence.waits(*READ_KINDS):
+        computed = sizes_read(evidence, row)
+        if not len(computed):
+            continue
+        name = operator_label(calls.names[computed[0]])
+        yield Finding(
+            f"sizes are computed on the device and read ({name}, then .item()), {evidence.rhythm(row)}",
+            evidence.location(row),
+            "give the size, which the host mostly knows: dim_size=, num_classes=, the length of the batch",
+            "high" if row.at_line else "medium",
+            "a tensor is made right after the value was read, and no gradient goes through it",
+            calls.edit(calls.mask(computed, calls.inside(evidence.calls_of(row)))),
+            event=row.event,
+        )
+
+
+def sizes_read(evidence: Evidence, row: WaitLocation) -> Ints:
+    """Return the calls that compute what is read at a location to make tensors of that size; none if it is not."""
+    calls, trace = evidence.calls, evidence.trace
+    reads = calls.inside(evidence.calls_of(row))
+    reads = np.unique(reads[reads >= 0])
+    found = []
+    for track in np.unique(calls.tracks[reads]):
+        mine = np.flatnonzero(calls.tracks == track)
+        at = np.searchsorted(mine, reads[calls.tracks[reads] == track])
+        at = at[(at > 0) & (at + 1 < len(mine))]
+        before, after = mine[at - 1], mine[at + 1]
+        sizes = trace.named(_SIZES, calls.rows[before]) & ~calls.differentiated[before]
+        found.append(before[sizes & trace.named(_MAKES, calls.rows[after])])
+    computed = np.concatenate(found) if found else reads
+    return computed if len(computed) >= _MOST * len(reads) else computed[:0]
 
 
 RULE = AdviceRule("size-from-device", find, needs=("sync_events",))
