@@ -2261,3 +2261,23 @@ def test_what_is_not_differentiated_in_a_training_step_should_not_be_recorded() 
 )
 def test_nodes_that_are_visited_or_may_be(steps: Sequence[Sequence[tuple[str, int | None]]]) -> None:
     assert finding(recorded(*steps), "unused-graph") is None
+
+
+@pytest.mark.parametrize(
+    ("light_us", "more", "worth_it"),
+    [
+        (150, (), True),
+        (40, (), False),  # too little
+        (150, (("aten::mm", "triton_poi_fused_add_0", 10.0),), False),  # compiled already
+    ],
+)
+def test_where_no_rule_finds_a_cost_compiling_is_left_to_try(
+    light_us: float, more: tuple[Op, ...], worth_it: bool
+) -> None:
+    ops = (
+        ("aten::mm", "sm90_xmma_gemm_bf16", 300.0),
+        ("aten::layer_norm", "vectorized_layer_norm_kernel", light_us),
+    )
+    said = advise(gpu_bound(*ops, *more)).verdict
+    assert ("torch.compile(model)" in said.sentence) == worth_it
+    assert said.level == ("warn" if worth_it else "good")
