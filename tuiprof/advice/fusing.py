@@ -161,9 +161,9 @@ def _product(names: Sequence[str], run: Ints, light: Mask, positions: range) -> 
 def _norms(names: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield first and last position of each written-out norm: from its first mean to its last scaling."""
     means = [i for i, name in enumerate(names) if _MEAN.match(name)]
-    begin = 0
+    start = 0
     for root in (i for i, name in enumerate(names) if _ROOT.match(name)):
-        first = next((i for i in means if begin <= i < root), None)
+        first = next((i for i in means if start <= i < root), None)
         if first is None:
             continue
         # The next one begins with the next mean, or with the square before it.
@@ -175,14 +175,14 @@ def _norms(names: Sequence[str]) -> Iterator[tuple[int, int]]:
             until -= 1
             scales = [i for i in scales if i < until]
         # Squares may come before the mean of a root mean square, a shift after the scaling.
-        if first > begin and _is_square(names[first - 1]):
+        if first > start and _is_square(names[first - 1]):
             first -= 1
         last = scales[-1]
         if last + 1 < until and names[last + 1] in _SHIFT:
             last += 1
         if last - first + 1 in _NORM:
             yield first, last
-        begin = last + 1
+        start = last + 1
 
 
 def _is_square(name: str) -> bool:

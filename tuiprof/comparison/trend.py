@@ -142,8 +142,8 @@ def course(points: Sequence[Point], key: str) -> Course | None:
     limit = None
     if len(values) >= MIN_RUNS:
         # A level that only the newest run has is not one to judge that run by.
-        begin = max((at for at in changes if at <= len(values) - 3), default=0)
-        median = float(np.median(values[begin:-1]))
+        start = max((at for at in changes if at <= len(values) - 3), default=0)
+        median = float(np.median(values[start:-1]))
         limit = median + max(DEVIATIONS * noise, MIN_CHANGE * abs(median))
     return Course(key, having, values, changes, noise, limit)
 

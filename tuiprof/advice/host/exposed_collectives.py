@@ -45,10 +45,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         work = trace.work_of(device)
         mine, others = work[collective[work]], work[~collective[work]]
         # The transfer begins when the last rank has arrived.
-        begins, ends = trace.starts[mine] + waits.of(mine), trace.ends[mine]
-        hidden = Coverage(*trace.union(others)).between(begins, ends)
+        starts, ends = trace.starts[mine] + waits.of(mine), trace.ends[mine]
+        hidden = Coverage(*trace.union(others)).between(starts, ends)
         rows.append(mine)
-        exposed.append(1 - hidden / np.maximum(ends - begins, 1))
+        exposed.append(1 - hidden / np.maximum(ends - starts, 1))
     every = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
     if not len(every):
         return

@@ -188,8 +188,8 @@ def _stretches(trace: Trace) -> _Stretches | None:
     starts, ends, collected = starts[alone], ends[alone], collected[alone]
     frames = np.flatnonzero((trace.track_codes == main) & trace.is_category("python_function"))
     places: dict[str, list[int]] = {}
-    for index, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        places.setdefault(_place(trace, frames, mine, begin, end), []).append(index)
+    for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        places.setdefault(_place(trace, frames, mine, start, end), []).append(index)
     places = {place: indices for place, indices in places.items() if len(indices) >= 0.75 * len(steps)}
     for indices in places.values():
         often = np.mean(collected[indices] > 0) >= _MOSTLY
@@ -245,18 +245,18 @@ def _dense(trace: Trace, mine: Ints, others: Ints, low: int, high: int) -> Ints:
     return mine[~(short & in_sparse)]
 
 
-def _place(trace: Trace, frames: Ints, recorded: Ints, begin: int, end: int) -> str:
+def _place(trace: Trace, frames: Ints, recorded: Ints, start: int, end: int) -> str:
     """Return the location of a stretch: the innermost user function with most of it, else the operator after it."""
-    inside = np.minimum(trace.ends[frames], end) - np.maximum(trace.starts[frames], begin)
-    around = frames[inside > _MAX_SHARE_OF_ONE * (end - begin)]
+    inside = np.minimum(trace.ends[frames], end) - np.maximum(trace.starts[frames], start)
+    around = frames[inside > _MAX_SHARE_OF_ONE * (end - start)]
     jax = trace.info.framework.startswith("JAX")
     users = [row for row in around.tolist() if _frames.is_user(trace.name(row), jax)]
     if users:
         return _frames.function_label(trace.name(users[-1]), _frames.running_at_start(trace))
     # The operator after its longest part without operators.
-    inside = recorded[(trace.ends[recorded] > begin) & (trace.starts[recorded] < end)]
+    inside = recorded[(trace.ends[recorded] > start) & (trace.starts[recorded] < end)]
     until = np.append(trace.starts[inside], end)
-    since = np.maximum.accumulate(np.append(begin, trace.ends[inside]))
+    since = np.maximum.accumulate(np.append(start, trace.ends[inside]))
     following = _next(trace, recorded, int(until[np.argmax(until - since)]))
     return (
         f"before {_frames.operator_label(trace.name(following))}"

@@ -70,8 +70,8 @@ def steps_in_a_row(evidence: Evidence, rows: Ints) -> float:
     layers = calls.rows[trace.named(_LAYERS, calls.rows) & ~calls.backward]
     # A compiled forward pass has no operators of layers.
     passes = calls.rows[[int(nodes[0]) for nodes in calls.backward_passes()]]
-    begins = np.sort(np.concatenate((trace.starts[layers], trace.starts[passes], trace.steps.starts)))
-    groups = np.unique(np.searchsorted(begins, trace.starts[rows]))
+    starts = np.sort(np.concatenate((trace.starts[layers], trace.starts[passes], trace.steps.starts)))
+    groups = np.unique(np.searchsorted(starts, trace.starts[rows]))
     return len(rows) / max(len(groups), 1)
 
 

@@ -131,10 +131,10 @@ def _unchanged(calls: Calls, models: ModelCalls, rows: Ints, names: list[tuple[s
     found[np.flatnonzero(found)[drawing[drawing >= 0]]] = False
     last: dict[str, int] = {}
     for index in np.argsort(trace.starts[rows], kind="stable").tolist():
-        name, begin = names[index][0], int(trace.starts[rows[index]])
-        since = last.get(name, begin)
+        name, start = names[index][0], int(trace.starts[rows[index]])
+        since = last.get(name, start)
         last[name] = int(trace.ends[rows[index]])
-        between, learned = (np.diff(np.searchsorted(at, (since, begin))) for at in (apart, backward))
+        between, learned = (np.diff(np.searchsorted(at, (since, start))) for at in (apart, backward))
         found[index] &= not learned and between <= _MAX_BETWEEN
     return found
 

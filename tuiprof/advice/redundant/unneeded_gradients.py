@@ -174,8 +174,8 @@ def _of_inputs(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterato
     replaced = accumulated if backward.zeroed else accumulated & ~backward.added
     light = backward.named(*_HANDS_ON, *_SCALES) | replaced
     of_gradients = trace.named(_OF_GRADIENTS, calls.rows)
-    begins = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in backward.passes] + [trace.span[1]])
-    is_last = np.diff(np.searchsorted(steps, begins)) > 0
+    starts = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in backward.passes] + [trace.span[1]])
+    is_last = np.diff(np.searchsorted(steps, starts)) > 0
     first, casts = list[int](), list[int]()
     for nodes in itertools.compress(backward.passes, is_last):
         layers = np.flatnonzero(backward.heavy[nodes])
@@ -214,9 +214,9 @@ def _cleared(backward: _Backward) -> list[Ints]:
     steps, clears = (
         np.sort(trace.starts[trace.host_events(rf"^Optimizer\.{name}#")]) for name in ("step", "zero_grad")
     )
-    begins = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in passes] + [trace.span[1]])
-    stepped = np.diff(np.searchsorted(steps, begins))
-    cleared = np.diff(np.searchsorted(clears, begins)) > 0
+    starts = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in passes] + [trace.span[1]])
+    stepped = np.diff(np.searchsorted(steps, starts))
+    cleared = np.diff(np.searchsorted(clears, starts)) > 0
     lost = [False] * len(passes)
     for i in range(len(passes) - 2, -1, -1):
         mine, following = passes[i], passes[i + 1]

@@ -284,10 +284,10 @@ def step_pair(before: Ints, after: Ints, source: str) -> Table:
         if longest
         else []
     )
-    rows: dict[str, list[float | int | None]] = {"first_step": [begin + 1 for begin in edges[:-1]]}
+    rows: dict[str, list[float | int | None]] = {"first_step": [start + 1 for start in edges[:-1]]}
     columns = [Column("first_step", "step", "count", "First of these steps, counted from 1.")]
     for name, times in (("before", before), ("after", after)):
-        parts = [times[begin:end] for begin, end in pairwise(edges)]
+        parts = [times[start:end] for start, end in pairwise(edges)]
         rows[f"{name}_ns"] = [float(np.median(part)) if len(part) else None for part in parts]
         rows[f"{name}_lowest_ns"] = [int(part.min()) if len(part) else None for part in parts]
         rows[f"{name}_highest_ns"] = [int(part.max()) if len(part) else None for part in parts]

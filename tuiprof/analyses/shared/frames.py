@@ -109,12 +109,12 @@ def running_at_start(trace: Trace) -> frozenset[str]:
     tracks, profilers = trace.track_codes[frames], frames[trace.named(PROFILER.pattern, frames)]
     for track in distinct(trace.track_codes[profilers]).tolist():
         started = int(profilers[trace.track_codes[profilers] == track][0])
-        begin, end = trace.starts[started], trace.ends[started]
-        if (trace.starts[operators[trace.track_codes[operators] == track]] < begin).any():
+        start, end = trace.starts[started], trace.ends[started]
+        if (trace.starts[operators[trace.track_codes[operators] == track]] < start).any():
             continue  # it is no longer the start
         mine = frames[tracks == track]
         found.update(
-            map(trace.name, mine[(trace.starts[mine] <= begin) & (trace.ends[mine] >= end)].tolist())
+            map(trace.name, mine[(trace.starts[mine] <= start) & (trace.ends[mine] >= end)].tolist())
         )
     return frozenset(found)
 

@@ -197,8 +197,8 @@ def _identifier(text: str) -> tuple[str, str]:
     """Parse names of the form `<length><name>` at the front of a text; return the last of them and the rest."""
     last = ""
     while match := re.match(r"\d+", text):
-        begin, length = match.end(), int(match[0])
-        if begin + length > len(text):
+        start, length = match.end(), int(match[0])
+        if start + length > len(text):
             break
-        last, text = text[begin : begin + length], text[begin + length :]
+        last, text = text[start : start + length], text[start + length :]
     return last, text

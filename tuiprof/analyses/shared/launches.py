@@ -76,9 +76,9 @@ def _depth_found(trace: Trace, rows: Ints, first_work: Ints) -> Ints:
         launched = np.sort(trace.starts[launch[launch >= 0]])
         ended = np.sort(trace.ends[work[launch >= 0]])
         mine = np.flatnonzero(devices == device)
-        begins = trace.starts[rows[mine]]
-        depth[mine] = np.searchsorted(launched, begins, side="left") - np.searchsorted(
-            ended, begins, side="right"
+        starts = trace.starts[rows[mine]]
+        depth[mine] = np.searchsorted(launched, starts, side="left") - np.searchsorted(
+            ended, starts, side="right"
         )
     # With clock skew, work can end before it was launched.
     return np.maximum(depth, 0)
@@ -108,14 +108,14 @@ def queue_depth(trace: Trace, device: int, low: int, high: int) -> QueueDepth:
     """
     work = trace.work_of(device)
     launch = trace.links.launch_of[work]
-    begin = np.where(launch >= 0, trace.starts[np.maximum(launch, 0)], trace.starts[work])
-    end = np.maximum(trace.ends[work], begin)
-    begin, end = np.clip(begin, low, high), np.clip(end, low, high)
-    keep = end > begin
-    # Time and direction in one number, so that one sort puts an end before a begin at the same instant; unsigned, it
+    start = np.where(launch >= 0, trace.starts[np.maximum(launch, 0)], trace.starts[work])
+    end = np.maximum(trace.ends[work], start)
+    start, end = np.clip(start, low, high), np.clip(end, low, high)
+    keep = end > start
+    # Time and direction in one number, so that one sort puts an end before a start at the same instant; unsigned, it
     # has room for four times the longest trace.
     whole = np.array([0, high - low], dtype=np.int64)
-    moments = np.concatenate(((begin[keep] - low) * 4 + 3, (end[keep] - low) * 4 + 1, whole * 4 + 2)).view(
+    moments = np.concatenate(((start[keep] - low) * 4 + 3, (end[keep] - low) * 4 + 1, whole * 4 + 2)).view(
         np.uint64
     )
     moments.sort(kind="stable")

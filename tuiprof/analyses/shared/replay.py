@@ -77,12 +77,12 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
     steps = trace.steps
     if not len(steps):
         mine = np.flatnonzero(trace.track_codes == main)
-        begin, end = int(trace.starts[mine].min()), int(trace.ends[mine].max())
+        start, end = int(trace.starts[mine].min()), int(trace.ends[mine].max())
         if in_part(trace):  # the middle, without startup and end of the run
             launches = trace.starts[trace.links.launches]
             first = (len(launches) - MAX_LAUNCHES) // 2
-            begin, end = int(launches[first]), int(launches[first + MAX_LAUNCHES])
-        return begin, end, 0
+            start, end = int(launches[first]), int(launches[first + MAX_LAUNCHES])
+        return start, end, 0
     order = np.argsort(steps.starts, kind="stable")
     starts, ends = steps.starts[order], steps.ends[order]
     launches = trace.starts[trace.links.launches]
@@ -147,8 +147,8 @@ def probe_intervals(trace: Trace) -> tuple[Ints, Ints]:
     inside = phases >= 0
     inside[inside] = trace.named(_PHASE, phases[inside])
     ranges = np.flatnonzero(trace.named(PROBE_RANGE) & trace.is_category("annotation"))
-    begins = np.concatenate((trace.starts[phases[inside]], trace.starts[ranges]))
-    return union(begins, np.concatenate((trace.starts[models[inside]], trace.ends[ranges])))
+    starts = np.concatenate((trace.starts[phases[inside]], trace.starts[ranges]))
+    return union(starts, np.concatenate((trace.starts[models[inside]], trace.ends[ranges])))
 
 
 def _kernels(trace: Trace) -> Ints:

@@ -145,11 +145,11 @@ def _arranged(fields: list[Field], width: int) -> list[Row]:
     if width < _TWO_COLUMNS or not beside or not left:
         return [row for field in fields for row in _rows(field, width)]
     left_rows = [row for field in left for row in _rows(field, width // 2 - _COLUMN_GAP)]
-    begin = max(map(row_width, left_rows)) + _COLUMN_GAP
-    right_rows = [row for field in beside for row in _rows(field, width - begin)]
+    start = max(map(row_width, left_rows)) + _COLUMN_GAP
+    right_rows = [row for field in beside for row in _rows(field, width - start)]
     empty: Row = []
     return [
-        [*first, (" " * (begin - row_width(first)), "text"), *second] if second else first
+        [*first, (" " * (start - row_width(first)), "text"), *second] if second else first
         for first, second in zip_longest(left_rows, right_rows, fillvalue=empty)
     ]
 
@@ -354,9 +354,9 @@ def first_excerpt(texts: Sequence[str], near: Path | None = None) -> Excerpt | N
         if path is not None and (line := int(digits)) <= len(lines):
             # A frame has the first line of its function: show the lines after it.
             before = _SOURCE_LINES if match["in_site"] else 0
-            begin = max(0, line - 1 - before)
-            found = lines[begin : line + 2 * _SOURCE_LINES - before]
-            return Excerpt(path, line, tuple(enumerate(found, begin + 1)))
+            start = max(0, line - 1 - before)
+            found = lines[start : line + 2 * _SOURCE_LINES - before]
+            return Excerpt(path, line, tuple(enumerate(found, start + 1)))
     return None
 
 

@@ -116,8 +116,8 @@ def column_heights(times: Ints, columns: int, longest: int, high: float, levels:
     columns = min(columns, longest)
     edges = np.linspace(0, longest, columns + 1).round().astype(np.int64)
     out = np.zeros(columns, dtype=np.int64)
-    for column, (begin, end) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
-        some = times[begin:end]
+    for column, (start, end) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+        some = times[start:end]
         if len(some):
             out[column] = max(round(min(float(np.median(some)) / high, 1.0) * levels), 1)
     return out

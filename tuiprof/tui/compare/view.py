@@ -138,7 +138,7 @@ def shift_between(before: Trace, after: Trace) -> int:
     This aligns the starts of the first steps; a trace without steps is aligned at its own start.
     """
 
-    def begin(trace: Trace) -> int:
+    def start(trace: Trace) -> int:
         return int(trace.steps.starts[0]) if len(trace.steps) else trace.span[0]
 
-    return begin(after) - begin(before)
+    return start(after) - start(before)

@@ -112,8 +112,8 @@ class TimelinePair(Vertical):
     def _extents(self, both: tuple[Lanes, Lanes]) -> list[tuple[int, int]]:
         """Return the range of each timeline: aligned, and wide enough for both traces."""
         (low, high), (first, last) = (lanes.trace.span for lanes in both)
-        begin, end = min(low, first - self.shift), max(high, last - self.shift)
-        return [(begin + by, end + by) for by in (0, self.shift)]
+        start, end = min(low, first - self.shift), max(high, last - self.shift)
+        return [(start + by, end + by) for by in (0, self.shift)]
 
     def _align(self, lanes: tuple[Lanes, Lanes], shift: int, leading: int) -> None:
         """Align the timelines with a new shift; the one with index ``leading`` keeps its view."""

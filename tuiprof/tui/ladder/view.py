@@ -71,10 +71,10 @@ def axis_row(scale: Scale, low: str, one: str, high: str, width: int) -> Row:
     """Return the labels of ratio 1 and of both ends; those that do not fit are left out."""
     chars = [" "] * width
     at = min(max(scale.column(1.0, width) - len(one) // 2, 0), max(width - len(one), 0))
-    for text, begin in ((one, at), (low, 0), (high, width - len(high))):
-        around = chars[max(begin - 1, 0) : begin + len(text) + 1]
-        if begin >= 0 and not "".join(around).strip():
-            chars[begin : begin + len(text)] = text
+    for text, start in ((one, at), (low, 0), (high, width - len(high))):
+        around = chars[max(start - 1, 0) : start + len(text) + 1]
+        if start >= 0 and not "".join(around).strip():
+            chars[start : start + len(text)] = text
     return [("".join(chars), "dim")]
 
 

@@ -307,8 +307,8 @@ class StripChart(Lines):
         self._draw_selected(rows, plot)
         labels = self._labels(plot, margin)
         out = [[*label, *row] for label, row in zip(labels, rows, strict=True)]
-        begin = f"from {_milliseconds(low, plot.label_step_ms).strip()}" if low else ""
-        text = begin if len(begin) <= margin else begin.removeprefix("from ")
+        start = f"from {_milliseconds(low, plot.label_step_ms).strip()}" if low else ""
+        text = start if len(start) <= margin else start.removeprefix("from ")
         out.append([(text.rjust(margin)[:margin] + " ", "dim"), *self._time_axis(plot)])
         return out
 
@@ -366,19 +366,19 @@ class StripChart(Lines):
                 continue
             line = plot.line(mark.dur_ms)
             label = f" {mark.label}"
-            begin = column
+            start = column
             row: Row = [(glyphs.OUTLIER, "mark"), (label, "dim")]
             if column + 1 + len(label) > plot.width:
-                begin = column - len(label)
+                start = column - len(label)
                 row = [(f"{mark.label} ", "dim"), (glyphs.OUTLIER, "mark")]
-            end = begin + 1 + len(label)
+            end = start + 1 + len(label)
             others = taken.setdefault(line, [])
-            if begin < 0 or any(begin < b + 1 and a - 1 < end for a, b in others):
+            if start < 0 or any(start < b + 1 and a - 1 < end for a, b in others):
                 if any(a <= column < b for a, b in others):
                     continue
-                begin, end, row = column, column + 1, [(glyphs.OUTLIER, "mark")]
-            others.append((begin, end))
-            placed.append((line, begin, row))
+                start, end, row = column, column + 1, [(glyphs.OUTLIER, "mark")]
+            others.append((start, end))
+            placed.append((line, start, row))
         return placed
 
     def _draw_selected(self, rows: list[Row], plot: Plot) -> None:
@@ -393,9 +393,9 @@ class StripChart(Lines):
             rows[line] = _overlay(rows[line], column, [(sign, "accent")])
         label = f" {mark.label} "
         line = 0 if level else plot.height - 1
-        begin = column + 1 if column + 1 + len(label) <= plot.width else column - len(label)
-        if begin >= 0:
-            rows[line] = _overlay(rows[line], begin, [(label, "accent")])
+        start = column + 1 if column + 1 + len(label) <= plot.width else column - len(label)
+        if start >= 0:
+            rows[line] = _overlay(rows[line], start, [(label, "accent")])
 
     def _labels(self, plot: Plot, margin: int) -> list[Row]:
         """Return the y axis with round numbers; :meth:`draw` writes a lower end other than 0 below it."""
@@ -425,21 +425,23 @@ class StripChart(Lines):
             for start, end in self._data.captured_s
         ]
         marks = sorted((first, stop) for first, stop in marks if stop > first)
-        begin = max(0, here - len(last))
-        if any(first < begin + len(last) and stop > begin for first, stop in marks):
-            begin = max(stop for _, stop in marks) + 1  # to the right of the capture
-            last = last if begin + len(last) <= width else ""
+        last_at = max(0, here - len(last))
+        if any(first < last_at + len(last) and stop > last_at for first, stop in marks):
+            last_at = max(stop for _, stop in marks) + 1  # to the right of the capture
+            last = last if last_at + len(last) <= width else ""
         captured: list[tuple[int, str]] = []
         for i, (first, stop) in enumerate(marks):
             text, word = glyphs.CAPTURED * (stop - first), "captured"
-            behind = min([begin if begin > stop else width, *(later for later, _ in marks[i + 1 :])])
+            behind = min([last_at if last_at > stop else width, *(later for later, _ in marks[i + 1 :])])
             before = max([0, *(at + len(said) for at, said in captured)])
             if stop + 1 + len(word) < behind:
                 text = f"{text} {word} "
-            elif first - len(word) - 1 >= before and not begin < first < begin + len(last) + len(word) + 1:
+            elif (
+                first - len(word) - 1 >= before and not last_at < first < last_at + len(last) + len(word) + 1
+            ):
                 text, first = f"{word} {text}", first - len(word) - 1
             captured.append((first, text))
-        taken = [(begin, begin + len(last)), *((first, first + len(text)) for first, text in captured)]
+        taken = [(last_at, last_at + len(last)), *((first, first + len(text)) for first, text in captured)]
         apart_s = _TICK_CELLS * (plot.right_s - plot.left_s) / width
         step_s = next((step for step in _TICKS_S if step >= apart_s), _TICKS_S[-1])
         for number in range(math.ceil(max(plot.left_s, 0.0) / step_s), math.floor(plot.right_s / step_s) + 1):
@@ -450,7 +452,7 @@ class StripChart(Lines):
             # A tick within the same second as the last label would repeat it.
             if at >= 0 and at + len(text) <= width and apart and text != last:
                 cells[at : at + len(text)] = list(text)
-        cells[begin : begin + len(last)] = list(last)
+        cells[last_at : last_at + len(last)] = list(last)
         row: Row = [("".join(cells), "dim")]
         for first, text in captured:
             row = _overlay(row, first, [(text, "capture")])

@@ -206,12 +206,12 @@ class SentCells:
         known[first:stop] = cells
         out, index = [], 0
         while index < len(changed):
-            begin = last = changed[index]
+            start = last = changed[index]
             while index < len(changed) and changed[index] - last <= _GAP:
                 last = changed[index]
                 index += 1
-            out.append(f"\x1b[{line};{first + begin + 1}H")
-            for state, run in groupby(cells[begin : last + 1], key=_state):
+            out.append(f"\x1b[{line};{first + start + 1}H")
+            for state, run in groupby(cells[start : last + 1], key=_state):
                 text = "".join(cell[0] for cell in run if cell is not None)
                 out.append(f"{_change(_DEFAULT, state)}{text}\x1b[0m" if state != _DEFAULT else text)
         return out

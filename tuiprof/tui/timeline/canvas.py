@@ -166,8 +166,8 @@ class Canvas:
         lines = {row: state.line_of(row) for row in (state.event, *(link.row for link in state.links))}
         for row, line in lines.items():
             if line is not None:
-                begin, end = int(trace.starts[row]), max(int(trace.ends[row]), int(trace.starts[row]) + 1)
-                self._flags[line][(edges[1:] > begin) & (edges[:-1] < end)] |= Overlay.EVENT
+                start, end = int(trace.starts[row]), max(int(trace.ends[row]), int(trace.starts[row]) + 1)
+                self._flags[line][(edges[1:] > start) & (edges[:-1] < end)] |= Overlay.EVENT
         for link in state.links:
             call, work = link.call_and_work(state.event)
             above, below = lines[call], lines[work]
@@ -191,16 +191,16 @@ class Canvas:
         if self._mapped != (lanes, whole):
             self._map, self._mapped = overview(lanes, whole), (lanes, whole)
         chars, over = list(self._map.chars), np.zeros(columns, dtype=np.int64)
-        begin = max(0, min(whole.column_of(view.low), columns - 1))
-        end = max(begin, min(whole.column_of(view.high - 1), columns - 1))
-        over[begin : end + 1] |= Overlay.SELECTION
+        start = max(0, min(whole.column_of(view.low), columns - 1))
+        end = max(start, min(whole.column_of(view.high - 1), columns - 1))
+        over[start : end + 1] |= Overlay.SELECTION
         over[(self._map.kinds == Kind.IDLE) & _outside_steps(lanes.trace, whole.edges)] |= Overlay.OUTSIDE
         for at in self._state.bookmarks:
             column = max(0, min(whole.column_of(at), columns - 1))
             chars[column] = glyphs.FLAG
             over[column] |= Overlay.LINK
-        if begin:
-            chars[begin - 1] = "["
+        if start:
+            chars[start - 1] = "["
         if end < columns - 1:
             chars[end + 1] = "]"
         head = self._label("all", _LABEL, label, background)
@@ -245,9 +245,9 @@ class Canvas:
         styled = over * _KINDS + kinds
         cuts = [0, *(np.flatnonzero(np.diff(styled)) + 1).tolist(), len(chars)]
         segments = list(head)
-        for begin, end in pairwise(cuts):
-            flags, kind = divmod(int(styled[begin]), _KINDS)
-            segments.append(Segment("".join(chars[begin:end]), self.style(kind, flags)))
+        for start, end in pairwise(cuts):
+            flags, kind = divmod(int(styled[start]), _KINDS)
+            segments.append(Segment("".join(chars[start:end]), self.style(kind, flags)))
         return Strip(segments, sum(segment.cell_length for segment in head) + len(chars))
 
     def _legend_line(self, lanes: Lanes, width: int) -> Strip:
@@ -277,17 +277,17 @@ class Canvas:
         """Draw ticks, bookmarks, the start of a measurement, and the cursor with its time."""
         state, view = self._state, self._state.view
         columns, cursor = view.columns, view.column_of(state.cursor)
-        text, begin = "", columns
+        text, start = "", columns
         if 0 <= cursor < columns:
             text = f"▲ {offset_text(state.cursor - view.first, view.span // columns)}"[:columns]
-            begin = cursor
+            start = cursor
             if cursor + len(text) > columns:  # no room on the right of the mark
                 text = f"{text[2:]} ▲"
-                begin = max(0, cursor - len(text) + 1)
+                start = max(0, cursor - len(text) + 1)
         chars = [" "] * columns
         for column, text_at in view.ticks():
             tick = f"╵{text_at} "
-            clear = column + len(tick) <= begin or column >= begin + len(text)
+            clear = column + len(tick) <= start or column >= start + len(text)
             if column >= 0 and column + len(tick) <= columns + 1 and clear:
                 chars[column : column + len(tick)] = tick
         signs = [(at, glyphs.FLAG) for at in state.bookmarks]
@@ -298,9 +298,9 @@ class Canvas:
         axis = self._component_style(_AXIS)
         segments = [
             Segment(f" {fit_text(state.caption, label)} ", self._component_style(_STEP)),
-            Segment("".join(chars[:begin]), axis),
+            Segment("".join(chars[:start]), axis),
             Segment(text, self._component_style(_STEP)),
-            Segment("".join(chars[begin + len(text) : columns]), axis),
+            Segment("".join(chars[start + len(text) : columns]), axis),
         ]
         return Strip([segment for segment in segments if segment.text], label + 2 + columns)
 

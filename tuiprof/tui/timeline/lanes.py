@@ -179,13 +179,13 @@ class Samples:
 
     def highest(self, edges: Ints) -> Floats:
         """Return the maximum in each column, given ascending column edges in ns; 0 before the first sample."""
-        begin = np.searchsorted(self.at, edges[:-1], side="right") - 1  # still valid when the column begins
+        start = np.searchsorted(self.at, edges[:-1], side="right") - 1  # still valid when the column begins
         end = np.searchsorted(self.at, edges[1:], side="left")
         padded = np.append(self.values, 0.0)
-        out = np.where(begin >= 0, padded[begin], 0.0)
-        inside = end > begin + 1
+        out = np.where(start >= 0, padded[start], 0.0)
+        inside = end > start + 1
         if inside.any():
-            pairs = np.stack((begin[inside] + 1, end[inside]), axis=1).ravel()
+            pairs = np.stack((start[inside] + 1, end[inside]), axis=1).ravel()
             out[inside] = np.maximum(out[inside], np.maximum.reduceat(padded, pairs)[::2])
         return out
 
@@ -273,8 +273,8 @@ class Lanes:
         if lost is not None:
             styles = [lane.style for lane in lanes]
             lane = Lane("lost", "lost", Bars(self.trace, _NO_ROWS), 1, lost=lost)
-            begin = styles.index("device") if "device" in styles else len(styles)
-            end = next((row for row in range(begin, len(styles)) if styles[row] != "device"), len(styles))
+            start = styles.index("device") if "device" in styles else len(styles)
+            end = next((row for row in range(start, len(styles)) if styles[row] != "device"), len(styles))
             lanes.insert(end, lane)
         return replace(self, lanes=tuple(lanes))
 
@@ -412,8 +412,8 @@ def idle_gap(bars: Bars, instant: int, low: int, high: int) -> tuple[int, int] |
     index = int(np.searchsorted(starts, instant, side="right")) - 1
     if not low <= instant < high or (index >= 0 and ends[index] > instant):
         return None
-    begin = int(ends[index]) if index >= 0 else low
-    return begin, int(starts[index + 1]) if index + 1 < len(starts) else high
+    start = int(ends[index]) if index >= 0 else low
+    return start, int(starts[index + 1]) if index + 1 < len(starts) else high
 
 
 def python_levels(trace: Trace, track: Track) -> list[Ints]:

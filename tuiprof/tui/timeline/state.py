@@ -102,8 +102,8 @@ class Viewport:
         """Return column and label of round times since the start of the trace, at least ``spacing`` columns apart."""
         least = self.span * spacing / self.columns
         step = next(s for e in range(19) for s in (10**e, 2 * 10**e, 5 * 10**e) if s >= least)
-        begin = -(-(self.low - self.first) // step) * step
-        instants = range(begin, self.high - self.first, step)
+        start = -(-(self.low - self.first) // step) * step
+        instants = range(start, self.high - self.first, step)
         return [(self.column_of(self.first + t), _tick_label(t, step)) for t in instants]
 
 

@@ -166,18 +166,18 @@ def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
     level = np.where(share > _MIN_LOST, np.clip(np.ceil(share * 8), 1, 8), 0).astype(np.int64)
     chars = [glyphs.EIGHTHS_UP[height] for height in level.tolist()]
     kinds = np.where(level > 0, Kind.LOST_BAD if lost.bad else Kind.LOST_WARN, Kind.BLANK).astype(np.uint8)
-    for begin, end, cost_ns in _cost_of_steps(trace, lost, edges):
+    for start, end, cost_ns in _cost_of_steps(trace, lost, edges):
         label = f" {format_ns(cost_ns)} "
-        column = _blank(level[begin:end], len(label)) if cost_ns >= 1 else None
+        column = _blank(level[start:end], len(label)) if cost_ns >= 1 else None
         if column is not None:
-            chars[begin + column : begin + column + len(label)] = label
-            kinds[begin + column : begin + column + len(label)] = Kind.NOTE
+            chars[start + column : start + column + len(label)] = label
+            kinds[start + column : start + column + len(label)] = Kind.NOTE
     # Only the first steps of a long trace are simulated: blank cells after them do not mean that no time is lost.
     later = trace.steps.ends > lost.losses.high
-    begin = int(np.searchsorted(edges, lost.losses.high)) + 1
-    if later.any() and begin + len(_NOT_REPLAYED) <= columns and not level[begin:].any():
-        chars[begin : begin + len(_NOT_REPLAYED)] = _NOT_REPLAYED
-        kinds[begin : begin + len(_NOT_REPLAYED)] = Kind.NOTE
+    start = int(np.searchsorted(edges, lost.losses.high)) + 1
+    if later.any() and start + len(_NOT_REPLAYED) <= columns and not level[start:].any():
+        chars[start : start + len(_NOT_REPLAYED)] = _NOT_REPLAYED
+        kinds[start : start + len(_NOT_REPLAYED)] = Kind.NOTE
     return Cells(chars, kinds)
 
 
@@ -198,12 +198,12 @@ def _cost_of_steps(trace: Trace, lost: Lost, edges: Ints) -> list[tuple[int, int
 
 def _blank(level: Ints, cells: int) -> int | None:
     """Return the position to center text in the longest run of blank cells; None = it fits in none."""
-    found, begin = None, 0
+    found, start = None, 0
     for index, height in enumerate([*level.tolist(), 1]):
         if height:
-            if index - begin >= cells and (found is None or index - begin > found[1]):
-                found = begin, index - begin
-            begin = index + 1
+            if index - start >= cells and (found is None or index - start > found[1]):
+                found = start, index - start
+            start = index + 1
     return None if found is None else found[0] + (found[1] - cells) // 2
 
 
@@ -227,20 +227,20 @@ def _label_runs(
 ) -> None:
     """Write the names of events into their columns, if there is room."""
     cuts = np.flatnonzero(np.diff(picked)) + 1
-    begins = np.concatenate(([0], cuts)).tolist()
+    starts = np.concatenate(([0], cuts)).tolist()
     ends = np.concatenate((cuts, [len(picked)])).tolist()
-    for begin, end in zip(begins, ends, strict=True):
-        index = int(picked[begin])
-        room = end - begin - 1  # one cell separates adjacent events
+    for start, end in zip(starts, ends, strict=True):
+        index = int(picked[start])
+        room = end - start - 1  # one cell separates adjacent events
         if index < 0 or room < shortest - 1:
             continue
         label = lead + short_name(trace.name(int(bars.rows[index])))
         if room < min(len(label), _MIN_CUT_LABEL):
             continue
         label = label if len(label) <= room else label[: room - 1] + "…"
-        chars[begin : begin + len(label)] = label
+        chars[start : start + len(label)] = label
         if len(label) < room:
-            chars[begin + len(label)] = " "
+            chars[start + len(label)] = " "
 
 
 def legend(

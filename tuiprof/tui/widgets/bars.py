@@ -244,8 +244,8 @@ class TabBar(Lines):
     def on_click(self, event: events.Click) -> None:
         if self._more_cells[0] <= event.x < self._more_cells[1]:
             self.post_message(self.MoreWanted())
-        for begin, end, name in self._drawn:
-            if begin <= event.x < end:
+        for start, end, name in self._drawn:
+            if start <= event.x < end:
                 self.post_message(self.Chosen(name))
 
 
@@ -268,18 +268,18 @@ class ScrollLine(ScrollBarRender):
         bar_color: Color | None = None,
     ) -> Segments:
         across = thickness if vertical else 1
-        begin = end = 0
+        start = end = 0
         if window_size and size and virtual_size > window_size:
             length = min(size, max(1, ceil(size * window_size / virtual_size)))
             free, share = size - length, position / (virtual_size - window_size)
-            begin = round(free * share)
+            start = round(free * share)
             if free > 1 and 0 < share < 1:  # touch an end only if the content is scrolled there
-                begin = max(1, min(begin, free - 1))
-            end = begin + length
+                start = max(1, min(start, free - 1))
+            end = start + length
         cells = [
-            *[_cell(" " * across, back_color, None, "scroll_up")] * begin,
+            *[_cell(" " * across, back_color, None, "scroll_up")] * start,
             *[_cell((cls.VERTICAL if vertical else cls.HORIZONTAL) * across, back_color, bar_color, "grab")]
-            * (end - begin),
+            * (end - start),
             *[_cell(" " * across, back_color, None, "scroll_down")] * (size - end),
         ]
         if vertical:

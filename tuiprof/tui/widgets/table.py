@@ -232,12 +232,12 @@ class VirtualTable(ScrollView, can_focus=True):
 
     def whole_columns(self) -> set[int]:
         """Return the heading indices of the columns that are fully visible without scrolling."""
-        found, begin = set(), LEAD
+        found, start = set(), LEAD
         for index, width in zip(self._order, self._widths, strict=True):
-            begin += width
-            if begin <= self.size.width and width >= self._contents[index]:
+            start += width
+            if start <= self.size.width and width >= self._contents[index]:
                 found.add(index)
-            begin += GAP
+            start += GAP
         return found
 
     @property
@@ -286,14 +286,14 @@ class VirtualTable(ScrollView, can_focus=True):
     def _in_view(self, strip: Strip, left: int, style: Style) -> Strip:
         """Return the visible part of a line, without numbers that an edge would cut."""
         first, right = left, left + self.size.width
-        last, begin = right, LEAD
+        last, start = right, LEAD
         for index, width in zip(self._order, self._widths, strict=True):
-            end, number = begin + width, self.rows.headings[index].right
-            if left < begin < right < end and (number or right - begin < _MIN_VISIBLE):
-                last = begin
-            if number and begin < left < end < right:
+            end, number = start + width, self.rows.headings[index].right
+            if left < start < right < end and (number or right - start < _MIN_VISIBLE):
+                last = start
+            if number and start < left < end < right:
                 first = end
-            begin = end + GAP
+            start = end + GAP
         blank = [Strip.blank(first - left, style)] if first > left else []
         return Strip.join([*blank, strip.crop(first, last)]).extend_cell_length(right - left, style)
 
@@ -354,11 +354,11 @@ class VirtualTable(ScrollView, can_focus=True):
         elif self.cursor >= top + page:
             top = self.cursor - page + 1
         left = self.scroll_offset.x
-        begin = LEAD * bool(self.column) + sum(self._widths[: self.column]) + GAP * self.column
-        end = begin + LEAD + (self._widths[self.column] if self._widths else 0)
+        start = LEAD * bool(self.column) + sum(self._widths[: self.column]) + GAP * self.column
+        end = start + LEAD + (self._widths[self.column] if self._widths else 0)
         if self.size.width and end > left + self.size.width:
             left = end - self.size.width
-        left = min(left, begin)
+        left = min(left, start)
         self.scroll_to(left, top, animate=False)
 
     # -- sorting -------------------------------------------------------------------------------------------
