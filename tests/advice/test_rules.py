@@ -447,6 +447,12 @@ def test_batch_norms_take_some_passes_over_their_tensor(
     assert row["wins_ns"] == pytest.approx((100 + 100 - left_us) * 1000, rel=0.01)
 
 
+def test_batch_norms_of_cudnn_take_fewer_passes() -> None:
+    norm = ("aten::batch_norm", "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 128>", 100.0)
+    row = found(gpu_bound(*CONVOLUTIONS[:2], norm, ("aten::relu", UNARY, 10)), "channels-last")
+    assert row["wins_ns"] == pytest.approx((100 + 100 - 3.5 * 5) * 1000, rel=0.01)
+
+
 def test_batch_norms_that_nothing_shows_the_size_of_keep_what_others_do() -> None:
     norms = (CONVOLUTIONS[2], ("aten::relu", UNARY, 4.0), CONVOLUTIONS[2], ("aten::mm", GEMM, 10.0))
     row = found(gpu_bound(*CONVOLUTIONS[:2], *norms), "channels-last")
@@ -2255,3 +2261,23 @@ def test_what_is_not_differentiated_in_a_training_step_should_not_be_recorded() 
 )
 def test_nodes_that_are_visited_or_may_be(steps: Sequence[Sequence[tuple[str, int | None]]]) -> None:
     assert finding(recorded(*steps), "unused-graph") is None
+
+
+@pytest.mark.parametrize(
+    ("light_us", "more", "worth_it"),
+    [
+        (150, (), True),
+        (40, (), False),  # too little
+        (150, (("aten::mm", "triton_poi_fused_add_0", 10.0),), False),  # compiled already
+    ],
+)
+def test_where_no_rule_finds_a_cost_compiling_is_left_to_try(
+    light_us: float, more: tuple[Op, ...], worth_it: bool
+) -> None:
+    ops = (
+        ("aten::mm", "sm90_xmma_gemm_bf16", 300.0),
+        ("aten::layer_norm", "vectorized_layer_norm_kernel", light_us),
+    )
+    said = advise(gpu_bound(*ops, *more)).verdict
+    assert ("torch.compile(model)" in said.sentence) == worth_it
+    assert said.level == ("warn" if worth_it else "good")

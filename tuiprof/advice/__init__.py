@@ -16,6 +16,7 @@ from typing import Final
 import polars as pl
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.fusing import left_to_compile
 from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses.shared.replay import in_part, replayed
@@ -385,6 +386,8 @@ def _verdict(found: Priorities, trace: Trace) -> Verdict:
                 f"{format_ns(whole)}",
                 "warn",
             )
+        if left := left_to_compile(trace):
+            return Verdict(f"no rule applies to this trace; {left}", "warn")
         return Verdict("nothing to change: no rule applies to this trace", "good")
     first = found.findings[0]
     win = f"{_wins(first, replayed(trace))}: " if first.win is not None else ""

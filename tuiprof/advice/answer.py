@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice import Priced, advise, priorities, proof_command
+from tuiprof.advice.fusing import left_to_compile
 from tuiprof.analyses import run_all
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import opening
@@ -34,6 +35,7 @@ def answer(trace: Trace, title: str, window: Window | None = None) -> Answer:
             for report in reports
         ),
         notes=advise(trace, window).notes,
+        left_to_try=left_to_compile(trace),
     )
 
 

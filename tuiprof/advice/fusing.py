@@ -19,6 +19,7 @@ from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Ints, Mask
 from tuiprof.model.trace import cached_on_trace
+from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit, EditRange
 
 _MATMUL: Final = re.compile(r"^aten::(matmul|__matmul__|bmm|baddbmm|einsum|mm)$")
@@ -186,6 +187,29 @@ def _norms(names: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 def _is_square(name: str) -> bool:
     return name in ("aten::pow", "aten::square", "aten::mul")
+
+
+#: Kinds of work that torch.compile may fuse with their neighbours, and what a trace of compiled code shows.
+_FUSIBLE: Final = ROWWISE | {"norm", "softmax or loss"}
+_COMPILED: Final = r"^(triton_|Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction)"
+#: Minimum share of such work that is worth trying it. With three whole models on an H100, it saved half of this work in
+#: two, and nothing in the third (docs/predictions.md).
+_WORTH_COMPILING: Final = 0.25
+
+
+def left_to_compile(trace: Trace) -> str:
+    """Return what torch.compile may shorten, as a sentence; empty = too little, or some code is compiled."""
+    if trace.info.framework.startswith("JAX") or trace.named(_COMPILED).any():
+        return ""
+    fusible = calls_of(trace).works_of(*_FUSIBLE) & trace.is_category("kernel", rows=trace.device_work)
+    lengths = trace.lengths(trace.device_work)
+    share = float(lengths[fusible].sum()) / max(int(lengths.sum()), 1)
+    if share < _WORTH_COMPILING:
+        return ""
+    return (
+        f"{format_rough_share(share)} of device time is copies, elementwise operators, norms and losses, which "
+        "torch.compile(model) may fuse: try it"
+    )
 
 
 # -- as one kernel -----------------------------------------------------------------------------------------

@@ -157,7 +157,10 @@ def _causes(scope: Scope, found: list[_idle.Gaps], in_steps: list[Mask], span: i
 def _uncaptured_share(trace: Trace, window: Window) -> float | None:
     """Return the idle share of a step without the profiler; None if it is unknown, or equal."""
     step = replayed(trace) if window.whole and len(trace.device_indices) == 1 else ""
-    if isinstance(step, str) or step.basis == "none" or step.graph.step_count < 2 or not step.step_ns:
+    if isinstance(step, str) or step.basis == "none" or not step.step_ns:
+        return None
+    # How a single step of a trace follows the one before it is known from the session alone.
+    if step.graph.step_count < (1 if step.basis == "session" else 2):
         return None
     return max(1 - step.graph.device_busy_ns / step.step_ns, 0.0)
 

@@ -323,6 +323,7 @@ class Answer:
     run: Line | None = None  # outcome of the recorded run; None = a trace without a session
     refused: str = ""  # why this trace allows no advice; empty = it does
     in_part: bool = False  # events are missing that may have shown a cost
+    left_to_try: str = ""  # what may help where no rule finds a cost, a sentence; empty = nothing known
     step_is: str = ""  # which steps ``step_ns`` is of, for a sentence; empty = those of the capture
 
 

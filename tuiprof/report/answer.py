@@ -124,6 +124,8 @@ def nothing_found(answer: Answer) -> tuple[Level, str]:
             "warn",
             f"no rule names a first change, though the device works for only {format_ns(works)} of {format_ns(whole)}",
         )
+    if answer.left_to_try:
+        return "warn", f"no rule found a cost in this trace; {answer.left_to_try}"
     return "good", "nothing to change: no rule found a cost in this trace"
 
 

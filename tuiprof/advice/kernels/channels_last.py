@@ -16,13 +16,15 @@ from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit, EditRange, HostTime
 
 _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpose|permute).*tensor"
-#: Batch norm in channels-first: each channel is one thread block (aten/src/ATen/native/cuda/Normalization.cuh), which
-#: is far from the limits of the memory. In channels-last it takes as long as so many passes over its tensor by
-#: elementwise kernels, forward and backward. Measured in 16 traces of an H100 and an H200, bf16
-#: (docs/predictions.md); likely, least, most.
-_NORMS: Final = r"batch_norm_(?!.*channels_last)"
+#: Batch norm in channels-first, by PyTorch, and for float32 by cuDNN: each channel is one thread block
+#: (aten/src/ATen/native/cuda/Normalization.cuh), which is far from the limits of the memory.
+_NORMS: Final = r"batch_norm_(?!.*channels_last)|cudnn::bn_(fw_tr|bw)_1C11"
 _NORM_BACKWARD: Final = r"batch_norm_backward_(?!.*channels_last)"
+#: In channels-last it takes as long as so many passes over its tensor by elementwise kernels, forward and backward.
+#: PyTorch's, measured in 16 traces of an H100 and an H200, bf16; cuDNN's, measured alone on an H100, float32
+#: (docs/predictions.md); likely, least, most.
 _PASSES: Final = ((9.4, 8.2), (12.2, 10.8), (7.6, 6.8))
+_CUDNN_PASSES: Final = ((3.5, 5.2), (4.8, 6.0), (3.4, 5.0))
 #: With few channels it takes so much longer: PyTorch starts at most 128 thread blocks for each 32 channels
 #: (``flexible_launch_configs`` in the same file), one per multiprocessor. Measured in two of these traces.
 _FEW_CHANNELS: Final = 32
@@ -124,12 +126,14 @@ def _kept_norms(calls: Calls, norms: Mask) -> Iterator[Floats]:
     An activation that follows a norm shows how long a pass over its tensor takes. Other norms keep as much as those.
     """
     took = calls.work_ns_of(norms).astype(np.float64)
+    cudnn = calls.work_ns_of(norms & calls.trace.named("cudnn", calls.trace.device_work)) > 0
     made_by = np.where(calls.backward, calls.forward, np.arange(len(took)))
-    longer = np.where(_has_few_channels(calls, norms), _LONGER, 1.0)
-    pass_ns = np.where(made_by >= 0, (longer * _next_pass_ns(calls))[made_by], np.nan)
+    longer = np.where(_has_few_channels(calls, norms)[made_by] & ~cudnn, _LONGER, 1.0)
+    pass_ns = np.where(made_by >= 0, longer * _next_pass_ns(calls)[made_by], np.nan)
     known = (took > 0) & (pass_ns > 0)
-    for passes, otherwise in zip(_PASSES, _KEEP_NORMS, strict=True):
-        left = np.minimum(np.where(calls.backward, passes[1], passes[0]) * pass_ns, took)
+    for passes, of_cudnn, otherwise in zip(_PASSES, _CUDNN_PASSES, _KEEP_NORMS, strict=True):
+        forward, backward = (np.where(cudnn, *pair) for pair in zip(of_cudnn, passes, strict=True))
+        left = np.minimum(np.where(calls.backward, backward, forward) * pass_ns, took)
         rest = left[known].sum() / took[known].sum() if known.any() else otherwise
         keep = np.where(known, left / np.maximum(took, 1.0), rest)
         yield np.where(calls.call_of_work >= 0, keep[calls.call_of_work], rest)
