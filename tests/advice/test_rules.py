@@ -539,6 +539,14 @@ def test_group_norms_want_channels_first() -> None:
     assert row["sure"] == "low"
 
 
+def test_an_instance_norm_which_is_a_batch_norm_wants_channels_first_too() -> None:
+    norm = ("aten::instance_norm", "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 128>", 100.0)
+    row = found(gpu_bound(*CONVOLUTIONS[:2], norm, ("aten::relu", UNARY, 10)), "channels-last")
+    assert row["sure"] == "low"
+    assert row["wins_ns"] == pytest.approx(0.2 * 100_000, rel=0.01)
+
+
+
 @pytest.mark.parametrize(
     ("device", "word", "keep"),
     [
