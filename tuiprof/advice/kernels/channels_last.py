@@ -112,7 +112,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
         sure = "low" if first_only or dimensions == 1 else "high"
         because = (
-            "layout kernels around convolutions, but group and instance norm convert their input to channels-first themselves"
+            "layout kernels around convolutions, but group and instance norms convert their input to channels-first"
             if first_only
             else "layout kernels around convolutions; batch norm and max pooling are faster in channels-last too"
         )
