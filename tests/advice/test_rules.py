@@ -546,6 +546,13 @@ def test_group_norms_want_channels_first() -> None:
     assert row["sure"] == "low"
 
 
+def test_an_instance_norm_which_is_a_batch_norm_wants_channels_first_too() -> None:
+    norm = ("aten::instance_norm", "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 128>", 100.0)
+    row = found(gpu_bound(*CONVOLUTIONS[:2], norm, ("aten::relu", UNARY, 10)), "channels-last")
+    assert row["sure"] == "low"
+    assert row["wins_ns"] == pytest.approx(0.2 * 100_000, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("device", "word", "keep"),
     [
@@ -964,11 +971,18 @@ def test_the_speed_of_a_copy_is_named_where_it_matters(begun: float, size: int, 
 
 
 @pytest.mark.parametrize(
-    ("operator", "at_ns", "then"),
-    [("arange", 5, ()), ("stack", 5, ()), ("arange", 300, ()), ("arange", 3, ("index",))],
+    ("operator", "at_ns", "then", "made_there"),
+    [
+        ("arange", 5, (), True),
+        ("zeros", 5, (), True),
+        ("stack", 5, (), False),
+        ("arange", 300, (), False),
+        ("arange", 3, ("index",), False),
+        ("zeros", 3, ("index_put_",), False),
+    ],
 )
 def test_what_is_made_on_the_cpu_for_a_copy_is_better_made_on_the_device(
-    operator: str, at_ns: int, then: tuple[str, ...]
+    operator: str, at_ns: int, then: tuple[str, ...], made_there: bool
 ) -> None:
     made = Made()
     for number in range(4):
@@ -983,8 +997,8 @@ def test_what_is_made_on_the_cpu_for_a_copy_is_better_made_on_the_device(
         made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 290), correlation + 2)
         made.launch(GEMM, (at + 310, at + 315), (at + 320, at + 390), correlation + 3)
     row = found(made.trace(), "pageable-memory")
-    assert ("device=..." in row["instead"]) == ((operator, at_ns) == ("arange", 5))
-    assert ("DataLoader" in row["instead"]) == ((operator, at_ns) != ("arange", 5)), "a batch is picked"
+    assert ("device=..." in row["instead"]) == made_there
+    assert ("DataLoader" in row["instead"]) != made_there, "a batch is picked"
 
 
 def test_a_copy_that_starts_the_device_is_not_what_pinned_memory_saves() -> None:
@@ -1034,6 +1048,20 @@ def test_what_is_computed_on_the_cpu_between_launches(
     row = found(trace, "host-operators")
     assert f"200 µs a step: {operator.removeprefix('aten::')}" in row["what"]
     assert 0 < row["wins_ns"] <= 200_000
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_the_step_counters_of_an_optimizer_are_no_computation_of_the_script(on_device: bool) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 400
+        made.step(number, at, at + 400)
+        made.add("annotation", OPTIMIZER, at + 15, at + 300)
+        made.op("aten::_foreach_add_", at + 20, at + 220)
+        made.op("aten::_foreach_mul_", at + 230, at + 250)
+        begun = at + (235 if on_device else 335)
+        made.launch(GEMM, (begun, begun + 5), (begun + 8, begun + 40), number + 1)
+    assert (finding(made.trace(), "host-operators") is None) == on_device
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,18 @@ def test_the_headline_is_the_worst_verdict_and_points_to_its_tab(results: Result
     )
 
 
+@pytest.mark.parametrize(("level", "opened"), [("warn", "kernels"), ("good", "")])
+def test_advice_without_findings_opens_what_it_is_about(
+    level: Level, opened: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {"advice": report("advice", level), "kernels": report("kernels", "good")}
+    monkeypatch.setattr("tuiprof.analyses.run", lambda name, _trace, _window: answers[name])
+    results = Results(small_trace(), list(answers))
+    for name in answers:
+        results.compute(name, Window())
+    assert view.tab_to_open(results, Window()) == opened
+
+
 def test_of_verdicts_of_one_weight_the_one_with_evidence_comes_first() -> None:
     columns = (Column("what", "what"),)
     nothing, something = (

@@ -207,8 +207,8 @@ def left_to_compile(trace: Trace) -> str:
     if share < _WORTH_COMPILING:
         return ""
     return (
-        f"{format_rough_share(share)} of device time is copies, elementwise operators, norms and losses, which "
-        "torch.compile(model) may fuse: try it"
+        f"try torch.compile(model), which may fuse {format_rough_share(share)} of device time: copies, elementwise "
+        "operators, norms and losses"
     )
 
 

@@ -10,6 +10,7 @@ from tuiprof.advice.stretches import VIEWS
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.calls import calls as calls_of
+from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.analyses.shared.replay import host_faster, main_thread
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Mask, union
@@ -44,6 +45,10 @@ def operators_on_cpu(trace: Trace) -> Mask:
     computing &= trace.named(r"^aten::", calls.rows) & ~trace.named(VIEWS, calls.rows)
     computing &= ~(calls.backward | used | calls.begin_in(fetches(trace)) | _only_views(calls))
     computing &= calls.tracks == (-1 if main is None else main)
+    # An optimizer of parameters on the device counts its steps on the CPU.
+    updating = updates(trace).hold(calls.rows)
+    if calls.work_count[updating].any():
+        computing &= ~updating
     return computing
 
 

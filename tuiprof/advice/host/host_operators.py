@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
@@ -24,6 +25,13 @@ MIN_STEPS: Final = 0.5
 #: Share of the host time that remains if the device computes instead, which has to be launched: likely, least, most.
 _KEEP: Final = (0.1, 0.5, 0.0)
 _NAMED: Final = 3
+#: Operators that make a tensor from nothing.
+_MAKING: Final = re.compile(
+    r"(new_)?(zeros|ones|full|rand|randn|randint|randperm|arange|linspace|eye)(_like)?$"
+)
+_MAKE_THERE: Final = (
+    "create it on the device (device=...), which needs no copy; if it is constant, once before the loop"
+)
 #: Share of what steps that stand out take longer than the others: likely, least and most helpful. If threads keep other
 #: cores busy, one of them may have to wait for a core, and an operator ends when its last thread does.
 _OF_OUTLIERS: Final = (0.5, 0.0, 1.0)
@@ -65,11 +73,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"operators compute on the CPU for {format_ns(a_step)} a step: {', '.join(names)}"
         + ("; then the result is copied to the device" if is_copied else ""),
         evidence.function_of(longest) or copied_at,
-        "copy the batch as it was loaded, from pinned memory with non_blocking=True, and compute on the device, or "
-        "compute it in loader workers; create constants on the device (device=...), once"
-        if is_copied
-        else "create and keep these tensors on the device (device=...), compute constants once before the loop, or "
-        "compute the batch in loader workers",
+        _instead(names[0], is_copied=is_copied),
         "medium",
         "operators of the main thread without device work or runtime calls"
         + (THREADS if faster is not None else "")
@@ -77,6 +81,20 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         *edits,
         rare_ns=(likely_ns, least_ns, most_ns),
         event=longest,
+    )
+
+
+def _instead(longest: str, *, is_copied: bool) -> str:
+    if is_copied and _MAKING.match(longest):
+        return "create it on the device (device=...), which needs no copy; if it is constant, once before the loop"
+    if is_copied:
+        return (
+            "copy the batch as it was loaded, from pinned memory with non_blocking=True, and compute on the device, "
+            "or compute it in loader workers; create constants on the device (device=...), once"
+        )
+    return (
+        "create and keep these tensors on the device (device=...), compute constants once before the loop, or "
+        "compute the batch in loader workers"
     )
 
 

@@ -48,9 +48,10 @@ _INSTEAD: Final = {
 #: likely, least, most.
 _DEPTHWISE: Final = r"conv_depthwise2d_"
 _KEEP_DEPTHWISE: Final = (0.25, 0.8, 0.1)
-#: On a GPU, PyTorch's group norm converts its input to channels-first (aten/src/ATen/native/group_norm.cpp), so
-#: copies around it replace the layout kernels. Likely, least, most.
-_FIRST_ONLY: Final = r"^aten::(native_)?group_norm$"
+#: On a GPU, PyTorch's group norm converts its input to channels-first (aten/src/ATen/native/group_norm.cpp), as does
+#: its instance norm, which is a batch norm (``instance_norm`` in Normalization.cpp), so copies around them replace the
+#: layout kernels. Likely, least, most.
+_FIRST_ONLY: Final = r"^aten::((native_)?group_norm|instance_norm)$"
 _KEEP_TURNS: Final = (0.0, 0.0, 0.0)
 _KEEP_TURNS_BEFORE_FIRST: Final = (0.8, 1.0, 0.3)
 #: Convolutions over a sequence run on other kernels then, so a part of what the layout kernels took is lost.
@@ -111,7 +112,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
         sure = "low" if first_only or dimensions == 1 else "high"
         because = (
-            "layout kernels around convolutions, but group norm converts its input to channels-first itself"
+            "layout kernels around convolutions, but group and instance norms convert their input to channels-first"
             if first_only
             else "layout kernels around convolutions; batch norm and max pooling are faster in channels-last too"
         )
@@ -130,12 +131,14 @@ def _kept_norms(calls: Calls, norms: Mask) -> Iterator[Floats]:
     made_by = np.where(calls.backward, calls.forward, np.arange(len(took)))
     longer = np.where(_has_few_channels(calls, norms)[made_by] & ~cudnn, _LONGER, 1.0)
     pass_ns = np.where(made_by >= 0, longer * _next_pass_ns(calls)[made_by], np.nan)
+    first_only = (made_by >= 0) & calls.trace.named(_FIRST_ONLY, calls.rows)[made_by]
+    took[first_only] = 0
     known = (took > 0) & (pass_ns > 0)
     for passes, of_cudnn, otherwise in zip(_PASSES, _CUDNN_PASSES, _KEEP_NORMS, strict=True):
         forward, backward = (np.where(cudnn, *pair) for pair in zip(of_cudnn, passes, strict=True))
         left = np.minimum(np.where(calls.backward, backward, forward) * pass_ns, took)
         rest = left[known].sum() / took[known].sum() if known.any() else otherwise
-        keep = np.where(known, left / np.maximum(took, 1.0), rest)
+        keep = np.where(known, left / np.maximum(took, 1.0), np.where(first_only, 1.0, rest))
         yield np.append(keep, rest)[calls.call_of_work]  # -1 (no call) reads the last entry
 
 

@@ -31,6 +31,8 @@ _MAKING = (
     r"^aten::(arange|linspace|logspace|eye|tril_?|triu_?|tril_indices|triu_indices|one_hot|\w+_window|"
     r"(randn?|normal|uniform|bernoulli)(_like|_)?|outer|polar)$"
 )
+#: Operators that make what may be written to, as a padded batch is, before it is copied.
+_CONSTANT = r"^aten::(new_)?(zeros|ones|full)(_like)?$"
 #: Operators by which a batch is picked from data on the CPU, also with numbers that are made.
 _PICKING = r"^aten::index(_select)?$"
 #: Operators that a script calls for a copy.
@@ -66,7 +68,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             by_operator.setdefault((operator, evidence.location(row)), []).append((row, copies, inside))
             continue
         to_device = row.kind.endswith("to device")
-        made = to_device and _made_in_step(trace, evidence, copies)
+        made = to_device and (_made_in_step(trace, evidence, copies) or _are_constant(evidence, operators))
         copied = "computed on the CPU and copied to" if made else "copied to" if to_device else "copied from"
         edits = pinned(trace, copies, inside)
         copied_on = np.zeros(0, dtype=bool) if to_device else _copied_on(evidence, operators)
@@ -119,6 +121,15 @@ def _made_in_step(trace: Trace, evidence: Evidence, copies: Ints) -> bool:
     on_host = (calls.work_count == 0) & ~calls.begin_in(fetches(trace))
     making, picking = (calls.rows[on_host & trace.named(name, calls.rows)] for name in (_MAKING, _PICKING))
     return follow(trace, copies, making) and not follow(trace, copies, picking)
+
+
+def _are_constant(evidence: Evidence, operators: Ints) -> bool:
+    """Return whether most operators copy what the call right before them has made, which nothing has written to."""
+    calls = evidence.calls
+    at = calls.inside(operators)
+    at = at[at > 0]
+    constant = evidence.trace.named(_CONSTANT, calls.rows[at - 1]) & (calls.work_count[at - 1] == 0)
+    return int((constant & (calls.tracks[at - 1] == calls.tracks[at])).sum()) > len(operators) / 2
 
 
 def follow(trace: Trace, copies: Ints, operators: Ints) -> bool:

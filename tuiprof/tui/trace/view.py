@@ -206,7 +206,8 @@ def tab_to_open(results: Results, window: Window) -> str:
     top = most_important(results.reports(window))
     if top is None or top.verdict.level == "good" or results.pending(window):
         return ""
-    return top.analysis
+    # Advice without findings is about the kernels.
+    return "kernels" if top.analysis == "advice" else top.analysis
 
 
 def _percent(share: float) -> str:
