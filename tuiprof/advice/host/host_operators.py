@@ -86,7 +86,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 def _instead(longest: str, *, is_copied: bool) -> str:
     if is_copied and _MAKING.match(longest):
-        return "create it on the device (device=...), which needs no copy; if it is constant, once before the loop"
+        return _MAKE_THERE
     if is_copied:
         return (
             "copy the batch as it was loaded, from pinned memory with non_blocking=True, and compute on the device, "
