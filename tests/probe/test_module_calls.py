@@ -194,6 +194,45 @@ for copied, pickled, traced, symbolic, exported, mapped in made:
     assert same(run_forked(MODEL + script, requests=CAPTURE))["Keys"] >= 2
 
 
+def test_a_module_that_calls_itself_may_use_all_frames(run_forked: Callable[..., Run]) -> None:
+    script = """
+import sys
+class Recursive(Decoder):
+    def turns(self, memory): return self.again(memory)
+class Again(torch.nn.Module):
+    def forward(self, x, turns=200): return self(x, turns - 1) if turns else x
+model = Recursive()
+model.again = Again()
+limit, done = 500, None
+while done is None:
+    limit += 20
+    sys.setrecursionlimit(limit)
+    try: done = model(torch.ones(4, 8))
+    except RecursionError: pass
+sys.setrecursionlimit(limit + 100)
+train(model)
+"""
+    done = run_forked(MODEL + script, requests=CAPTURE)
+    assert done.code == 0, done.err
+    assert done.captures("a")[-1].state == "written"
+
+
+def test_a_wrapper_that_the_script_has_kept_marks_nothing(run_forked: Callable[..., Run]) -> None:
+    script = """
+class Once(Decoder):
+    def turns(self, memory): return self.keys(memory)
+def keep(n):
+    global ours
+    if n == 0:
+        ours = torch.nn.Module._call_impl
+        assert ours is not original
+        torch.nn.Module._call_impl = lambda *args, **kwargs: ours(*args, **kwargs)
+    if n in (3, 9): torch.nn.Module._call_impl = ours if n == 3 else original
+train(Once(), keep)
+"""
+    assert not marked(run_forked(MODEL + script, requests=[{"id": "b", "steps": 1, "at": 2}, *CAPTURE]))
+
+
 @pytest.mark.parametrize("first", [2, 4, 5])
 def test_what_is_compiled_before_or_meanwhile_is_compiled_once(
     run_forked: Callable[..., Run], first: int

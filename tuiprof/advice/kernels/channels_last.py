@@ -163,8 +163,7 @@ def _next_pass_ns(calls: Calls) -> Floats:
 
 def _dimensions(trace: Trace) -> int:
     """Return over how many dimensions most convolutions go; 2 = unknown."""
-    rows = np.flatnonzero(trace.is_category("cpu_op"))
-    counts = [int(trace.named(rf"^aten::conv{n}d$", rows).sum()) for n in _INSTEAD]
+    counts = [len(trace.operators(rf"^aten::conv{n}d$")) for n in _INSTEAD]
     return 1 + int(np.argmax(counts)) if any(counts) else 2
 
 

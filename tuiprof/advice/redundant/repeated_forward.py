@@ -126,7 +126,7 @@ def _unchanged(calls: Calls, models: ModelCalls, rows: Ints, names: list[tuple[s
     trace, found = calls.trace, np.array([same for _, same in names], dtype=bool)
     apart = np.sort(trace.starts[calls.rows[(models.of_call < 0) & (calls.work_count > 0)]])
     backward = np.sort(trace.starts[calls.rows[calls.backward]])
-    random = np.flatnonzero(trace.named(_RANDOM) & trace.is_category("cpu_op"))
+    random = trace.operators(_RANDOM)
     drawing = index_of_outer(trace, rows[found], random)
     found[np.flatnonzero(found)[drawing[drawing >= 0]]] = False
     last: dict[str, int] = {}
@@ -177,7 +177,7 @@ def _with_sums(calls: Calls, which: Mask) -> Edit:
     Autograd adds up the gradients of the inputs and weights of several calls; without the calls, those of the output.
     """
     trace, nodes = calls.trace, which & calls.backward
-    sums = np.flatnonzero(trace.named(r"^aten::add_?$") & trace.is_category("cpu_op"))
+    sums = trace.operators(r"^aten::add_?$")
     node = calls.inside(sums)
     sums, node = sums[(node >= 0) & nodes[node]], node[(node >= 0) & nodes[node]]
     launches = trace.links.launch_of[trace.device_work]

@@ -193,8 +193,7 @@ class Calls:
 @cached_on_trace
 def calls(trace: Trace) -> Calls:
     """Return the framework calls of a trace."""
-    rows = np.flatnonzero(trace.is_category("cpu_op"))
-    rows = outermost(trace, rows).astype(row_type(len(trace)))
+    rows = outermost(trace, trace.operators()).astype(row_type(len(trace)))
     backward = trace.named("^" + BACKWARD, rows)
     call_of_host_call = index_of_outer(trace, rows, trace.host_calls)
     launch = trace.links.launch_of[trace.device_work]

@@ -58,5 +58,4 @@ def closures(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
 
 def backward_nodes(trace: Trace) -> Ints:
     """Return the operators of the backward pass."""
-    rows: Ints = np.flatnonzero(trace.named(f"^{BACKWARD}") & trace.is_category("cpu_op"))
-    return rows
+    return trace.operators(f"^{BACKWARD}")

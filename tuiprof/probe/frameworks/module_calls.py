@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: Range in which the inputs of a call are compared; ``tuiprof/analyses/shared/model_calls.py`` knows it.
 PROBE_RANGE = "tuiprof.inputs"
 _MAX_CALLS = 50_000  # that are noted
+#: Calls inside each other that are wrapped: a module that calls itself may need all the frames that Python allows.
+_MAX_DEPTH = 32
 
 
 class ModuleCalls:
@@ -83,13 +85,20 @@ class ModuleCalls:
 
     def _wrapped(self, original: Any) -> Any:
         compiling = self._compiling
+        depths: dict[int, int] = {}  # by thread
 
         @functools.wraps(original)
         def _call_impl(module: Any, *args: Any, **kwargs: Any) -> Any:
             if compiling():
                 return original(module, *args, **kwargs)
+            thread = get_ident()
+            depth = depths.get(thread, 0)
+            depths[thread] = depth + 1
             try:
+                if depth > _MAX_DEPTH:
+                    self._restore()
                 looks = self._seen is not None or id(module) in self._repeated
+                looks = looks and self._wrapper is _call_impl  # else the script has kept it
                 if not looks or (mark := self._mark(module, args, kwargs)) is None:
                     return original(module, *args, **kwargs)
                 with mark:
@@ -97,6 +106,8 @@ class ModuleCalls:
             except BaseException as error:
                 leave_out(error)
                 raise
+            finally:
+                depths[thread] = depth
 
         # When the script compiles a whole module, it is what this calls that is compiled.
         skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
