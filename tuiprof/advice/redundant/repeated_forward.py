@@ -268,8 +268,8 @@ def _used_alike(calls: Calls, models: ModelCalls, second: int, first: int) -> In
 def _cast_once(calls: Calls, layers: Ints) -> Iterator[Ints]:
     """Yield the layers of forward passes that no backward pass follows, with weights that autocast has cast before."""
     made = calls.differentiated
-    for step in np.unique(calls.steps[layers]):
-        mine = layers[calls.steps[layers] == step]
+    layers = layers[np.argsort(calls.steps[layers], kind="stable")]
+    for mine in np.split(layers, np.flatnonzero(np.diff(calls.steps[layers])) + 1):
         for run in np.split(mine, np.flatnonzero(np.diff(made[mine])) + 1):
             if len(run) >= _MIN_LAYERS and not made[run[0]] and _same_weights(calls, run, mine[made[mine]]):
                 yield run

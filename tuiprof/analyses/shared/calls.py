@@ -118,7 +118,7 @@ class Calls:
 
     def launched_by(self, which: Mask) -> Mask:
         """Return which of ``trace.device_work`` the given calls launched."""
-        launched: Mask = (self.call_of_work >= 0) & which[self.call_of_work]  # -1 reads an arbitrary entry
+        launched: Mask = np.append(which, False)[self.call_of_work]  # -1 (no call) reads the last entry
         return launched
 
     def names_of(self, indices: Ints) -> tuple[str, ...]:
