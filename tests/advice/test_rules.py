@@ -459,6 +459,13 @@ def test_batch_norms_that_nothing_shows_the_size_of_keep_what_others_do() -> Non
     assert row["wins_ns"] == pytest.approx((100 + 200 - 2 * 9.4 * 2) * 1000, rel=0.01)
 
 
+def test_layouts_are_turned_round_in_a_trace_without_operators_too() -> None:
+    trace = gpu_bound(*CONVOLUTIONS)
+    only = trace.events.filter(pl.col("category") != "cpu_op")
+    row = found(Trace(only, trace.tracks, trace.info), "channels-last")
+    assert row["wins_ns"] == pytest.approx(100_000 + 60_000, rel=0.01)
+
+
 def test_batch_norms_of_few_channels_take_longer(tmp_path: Path) -> None:
     def saved_us(grid: Any) -> float:
         events, free = [], 20
@@ -1082,7 +1089,13 @@ def test_threads_that_spin_after_operators_on_the_cpu_slow_the_host(
 
 @pytest.mark.parametrize(
     ("busy_cores", "long_ms", "rare"),
-    [(8.0, (9, 21), True), (8.0, (29,), False), (8.0, (2, 2), False), (1.0, (9, 21), False)],
+    [
+        (8.0, (9, 21), True),
+        (8.0, (29,), False),
+        (8.0, (2, 2), False),
+        (8.0, (500, 500), False),  # of an evaluation
+        (1.0, (9, 21), False),
+    ],
 )
 def test_steps_in_which_threads_of_operators_wait_for_a_core_count_half(
     busy_cores: float, long_ms: Sequence[float], rare: bool
@@ -1341,6 +1354,35 @@ def test_a_size_is_computed_and_read_if_a_tensor_is_made_right_after(
     if row is not None:
         assert "train.py:9" in row["where"]
         assert row["wins_ns"] > 120_000, "neither the operator nor the read"
+
+
+@pytest.mark.parametrize(
+    ("reads", "moved", "ends", "rule"),
+    [
+        ("aten::item", 8, 395, "size-from-device"),
+        ("aten::item", 4, 395, "item-each-step"),  # a float32, as a value to fill a tensor with
+        ("aten::is_nonzero", 8, 395, "item-each-step"),
+        ("aten::item", 8, 155, "item-each-step"),  # a metric; the next step begins with an arange
+    ],
+)
+def test_a_value_that_is_read_is_not_always_a_size(reads: str, moved: int, ends: float, rule: str) -> None:
+    made = Made()
+    for number in range(5):
+        at, first = number * 400, number * 10 + 1
+        made.step(number, at - 400 + ends, at + ends)
+        made.op("aten::sum", at + 10, at + 100)
+        made.launch(REDUCE, (at + 15, at + 19), (at + 22, at + 25), first)
+        made.op(reads, at + 110, at + 150).op("aten::_local_scalar_dense", at + 111, at + 149)
+        made.call("cudaMemcpyAsync", at + 112, at + 114, correlation=first + 1)
+        made.kernel(
+            "Memcpy DtoH (Device -> Pageable)", at + 113, at + 114, first + 1, category="memcpy", bytes=moved
+        )
+        made.call("cudaStreamSynchronize", at + 115, at + 145)
+        made.op("aten::arange", at + 160, at + 190)
+        made.launch(GEMM, (at + 165, at + 170), (at + 175, at + 380), first + 2)
+    trace = made.trace()
+    for name in ("size-from-device", "item-each-step"):
+        assert (finding(trace, name) is not None) == (name == rule), name
 
 
 def test_many_reads_are_one_where_they_are_a_loop() -> None:

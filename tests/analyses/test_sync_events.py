@@ -18,6 +18,7 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.model import Report, Unavailable, Window
 from tuiprof.model.intervals import total, union
+from tuiprof.model.steps import Uncaptured
 from tuiprof.model.trust import ReadStats
 
 report = partial(report_of, "sync_events")
@@ -454,3 +455,24 @@ def test_calls_agree_with_the_reference_figures(name: str) -> None:
     assert isinstance(idle, Report)
     assert found.fact("device_empty_ns") + found.fact("device_refill_ns") <= idle.fact("idle_ns")
     assert found.fact("host_blocked_union_ns") <= found.fact("host_blocked_ns")
+
+
+@pytest.mark.parametrize(("step_ns", "said"), [(None, False), (800_000.0, True)])
+def test_a_wait_that_is_shorter_while_captured_is_said_to_be_so(step_ns: float | None, said: bool) -> None:
+    """The profiler slows the host, which reaches the wait when the device has nearly finished."""
+    made = Made()
+    for number in range(4):
+        at = number * 1_000
+        made.step(number, at, at + 1_000).launch("gemm", (at, at + 5), (at + 10, at + 530), number * 10 + 1)
+        for index in range(50):
+            made.op("aten::view", at + 10 + index * 10, at + 18 + index * 10)
+        item(made, at + 511, number * 10 + 2, copy=(at + 531, at + 533), wait=(at + 535, at + 537))
+        made.launch("add", (at + 560, at + 565), (at + 570, at + 600), number * 10 + 9)
+        for index in range(40):
+            made.op("aten::view", at + 600 + index * 9, at + 607 + index * 9)
+    trace = made.trace()
+    if step_ns is not None:
+        trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns)
+    sentence = report(trace).verdict.sentence
+    assert "1 sync a step blocks the host for 2" in sentence
+    assert ("while captured" in sentence) == said, sentence

@@ -263,3 +263,36 @@ def test_what_the_profiler_added_is_only_told_of_steps_that_are_alike(
     trace = silent()
     step_of(trace, Uncaptured(40, median_ns, low_ns, high_ns))
     assert said in next(remark.text for remark in trust(trace).remarks if remark.code == "slowed")
+
+
+def launched_in_steps(*steps: tuple[float, int]) -> Trace:
+    """Return steps of so many µs and launches each."""
+    made, at, correlation = Made(), 0.0, 0
+    for number, (length, launches) in enumerate(steps):
+        made.step(number, at, at + length)
+        for begin in np.linspace(at + 1, at + length - 9, launches):
+            correlation += 1
+            made.launch("gemm", (begin, begin + 1), (begin + 2, begin + 3), correlation)
+        at += length
+    return made.trace()
+
+
+@pytest.mark.parametrize(
+    ("steps", "first", "count"),
+    [
+        ([(2_000, 30)] + [(1_000, 30)] * 7, 1, 3),  # the first one is slow
+        ([(1_000, 30)] * 7 + [(200, 2)] * 6, 0, 3),  # more steps of an evaluation would fit
+        ([(1_000, 30)] * 3, 0, 3),
+        ([(1_500, 150), (1_000, 150), (1_000, 150)], 1, 1),  # one of them is too much already
+        ([(100, 0)] * 5, 0, 5),
+    ],
+)
+def test_of_steps_with_many_launches_usual_ones_are_replayed(
+    steps: list[tuple[float, int]], first: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "MAX_LAUNCHES", 100)
+    trace = launched_in_steps(*steps)
+    low, high, found = shared.stretch(trace, 0)
+    assert found == count
+    assert low == trace.steps.starts[first]
+    assert high == trace.steps.ends[first + count - 1]

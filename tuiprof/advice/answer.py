@@ -25,9 +25,11 @@ def answer(trace: Trace, title: str, window: Window | None = None) -> Answer:
     """Return a trace on one page."""
     begun, found = opening(trace, title), priorities(trace, window)
     reports = [item for item in run_all(ANALYSES, trace, window) if isinstance(item, Report)]
+    step_ns = found.step_ns if begun.step_ns is not None and found.step_ns is not None else begun.step_ns
     return replace(
         begun,
-        step_ns=found.step_ns if begun.step_ns is not None and found.step_ns is not None else begun.step_ns,
+        step_ns=step_ns,
+        step_is=begun.step_is if step_ns == begun.step_ns else f"on average {begun.step_is}",
         together_ns=found.together.ns if found.together is not None and begun.step_ns is not None else None,
         changes=tuple(_change(item) for item in found.findings),
         lines=tuple(

@@ -58,7 +58,7 @@ def _only_views(calls: Calls) -> Mask:
     An index on the CPU makes views as well, in a small part of its time.
     """
     trace = calls.trace
-    parts = np.setdiff1d(np.flatnonzero(trace.is_category("cpu_op")), calls.rows)
+    parts = np.setdiff1d(trace.operators(), calls.rows)
     call = calls.inside(parts)
     parts, call = parts[call >= 0], call[call >= 0]
     views = trace.named(VIEWS, parts)

@@ -317,10 +317,13 @@ class Uncaptured:
     restarts: WorkerRestarts | None = None  # how loaders started their workers again; None = they did not
     times_ns: tuple[int, ...] = ()  # what each step took; empty = not known
 
-    def outliers_ns(self) -> float:
-        """Return what steps that stand out take longer than the median, averaged over all; 0 if it is only one."""
-        limit = self.step_ns + _STANDS_OUT * (self.step_ns - self.low_ns)
-        longer = [ns - self.step_ns for ns in self.times_ns if ns > limit]
+    def outliers_ns(self, at_most_ns: float) -> float:
+        """Return what steps that stand out take longer than the median, averaged over all; 0 if it is only one.
+
+        Steps that take longer by more than ``at_most_ns`` do not count.
+        """
+        least_ns = _STANDS_OUT * (self.step_ns - self.low_ns)
+        longer = [by for ns in self.times_ns if least_ns < (by := ns - self.step_ns) <= at_most_ns]
         return sum(longer) / len(self.times_ns) if len(longer) > 1 else 0.0
 
     def longer_ns(self, by_ns: float) -> tuple[float, int]:

@@ -443,6 +443,11 @@ class Trace:
         """Return the rows of the host events in whose name a regular expression is found."""
         return np.flatnonzero(self.named(predicate) & self.on_host)
 
+    def operators(self, predicate: str = "") -> Ints:
+        """Return the rows of the operators, or of those in whose name a regular expression is found."""
+        rows = np.flatnonzero(self.is_category("cpu_op"))
+        return rows[self.named(predicate, rows)] if predicate else rows
+
     # -- extent --------------------------------------------------------------------------------------------
 
     @derived

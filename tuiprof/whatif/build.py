@@ -202,7 +202,7 @@ class GraphBuilder:
         wait_rows = self.waits.rows[self.wait_at]
         working = [trace.track_codes[self.launches], trace.track_codes[wait_rows]]
         if not trace.device_indices:  # only threads
-            working.append(trace.track_codes[np.flatnonzero(trace.is_category("cpu_op"))])
+            working.append(trace.track_codes[trace.operators()])
         others = np.unique(np.concatenate(working))
         self.tracks = [main, *(int(track) for track in others if track != main)]
         calls = [self._calls(track) for track in self.tracks]

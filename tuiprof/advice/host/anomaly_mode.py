@@ -55,7 +55,7 @@ def _stacks(trace: Trace, evidence: Evidence) -> HostTime:
     the median time of a view.
     """
     calls = evidence.calls
-    rows = np.flatnonzero(trace.is_category("cpu_op"))
+    rows = trace.operators()
     at = calls.inside(rows)
     rows = rows[(at >= 0) & calls.differentiated[at] & ~calls.backward[at]]
     parent = trace.nesting.parent[rows]

@@ -35,7 +35,12 @@ _MAKE_THERE: Final = (
 #: Share of what steps that stand out take longer than the others: likely, least and most helpful. If threads keep other
 #: cores busy, one of them may have to wait for a core, and an operator ends when its last thread does.
 _OF_OUTLIERS: Final = (0.5, 0.0, 1.0)
-_IN_MEAN: Final = "; half of what few steps take much longer is averaged over all steps"
+#: A thread does not wait longer for a core: the period of a container's CPU quota. A step that takes longer by more
+#: than that also does something else, as an evaluation or a checkpoint.
+_LONGEST_WAIT_NS: Final = 100_000_000
+_IN_MEAN: Final = (
+    "; of the time by which a few steps are much longer, half is counted, averaged over all steps"
+)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -62,7 +67,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     longer_ns = 0.0
     if faster is not None:
         edits |= faster
-        longer_ns = trace.uncaptured.outliers_ns() if trace.uncaptured else 0.0
+        longer_ns = trace.uncaptured.outliers_ns(_LONGEST_WAIT_NS) if trace.uncaptured else 0.0
     likely_ns, least_ns, most_ns = (longer_ns * part for part in _OF_OUTLIERS)
     yield Finding(
         f"operators compute on the CPU for {format_ns(a_step)} a step: {', '.join(names)}"
@@ -81,7 +86,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 def _instead(longest: str, *, is_copied: bool) -> str:
     if is_copied and _MAKING.match(longest):
-        return "create it on the device (device=...), which needs no copy; if it is constant, once before the loop"
+        return _MAKE_THERE
     if is_copied:
         return (
             "copy the batch as it was loaded, from pinned memory with non_blocking=True, and compute on the device, "

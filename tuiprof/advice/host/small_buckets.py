@@ -25,9 +25,7 @@ MIN_PER_STEP: Final = 16
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for gradients that are averaged in far more collectives than their size requires."""
     calls = evidence.calls
-    starting = np.flatnonzero(
-        trace.named(r"^c10d::_?(allreduce|reduce_scatter)") & trace.is_category("cpu_op")
-    )
+    starting = trace.operators(r"^c10d::_?(allreduce|reduce_scatter)")
     node = calls.inside(starting)
     starting = starting[(node >= 0) & trace.named(ACCUMULATE, calls.rows[node])]
     collectives = peer_waits(trace).rows

@@ -139,7 +139,7 @@ def _kept_norms(calls: Calls, norms: Mask) -> Iterator[Floats]:
         left = np.minimum(np.where(calls.backward, backward, forward) * pass_ns, took)
         rest = left[known].sum() / took[known].sum() if known.any() else otherwise
         keep = np.where(known, left / np.maximum(took, 1.0), np.where(first_only, 1.0, rest))
-        yield np.where(calls.call_of_work >= 0, keep[calls.call_of_work], rest)
+        yield np.append(keep, rest)[calls.call_of_work]  # -1 (no call) reads the last entry
 
 
 def _has_few_channels(calls: Calls, norms: Mask) -> Mask:
@@ -163,8 +163,7 @@ def _next_pass_ns(calls: Calls) -> Floats:
 
 def _dimensions(trace: Trace) -> int:
     """Return over how many dimensions most convolutions go; 2 = unknown."""
-    rows = np.flatnonzero(trace.is_category("cpu_op"))
-    counts = [int(trace.named(rf"^aten::conv{n}d$", rows).sum()) for n in _INSTEAD]
+    counts = [len(trace.operators(rf"^aten::conv{n}d$")) for n in _INSTEAD]
     return 1 + int(np.argmax(counts)) if any(counts) else 2
 
 

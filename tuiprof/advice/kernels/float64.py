@@ -76,7 +76,7 @@ def _on_cpu(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if evidence.is_jax:
         return
     low, high = trace.span
-    rows = np.flatnonzero(trace.is_category("cpu_op"))
+    rows = trace.operators()
     rows = rows[trace.lengths(rows) >= _MIN_EACH * (high - low) / evidence.step_count]
     asked = rows[trace.named(rf"{PRODUCTS}|^aten::(mul|add|sub|div|tanh|sigmoid|relu|gelu|sum|mean)$", rows)]
     double = [row for row, given in arguments(trace, asked) if given.types and given.types[0] == "double"]

@@ -135,7 +135,7 @@ def _calls_a_model(trace: Trace, loop: dict[str, Any]) -> bool:
 
 def _threads(trace: Trace, in_steps: bool) -> Iterator[Ints]:
     """Return the outermost operators of each thread in each step, without those that make batches."""
-    rows = outermost(trace, np.flatnonzero(trace.is_category("cpu_op")))
+    rows = outermost(trace, trace.operators())
     loading = fetches(trace)
     if len(loading):
         last = loading[np.maximum(np.searchsorted(trace.starts[loading], trace.starts[rows], "right") - 1, 0)]

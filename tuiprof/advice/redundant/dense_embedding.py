@@ -84,7 +84,7 @@ def _without_updates(trace: Trace, evidence: Evidence, fill_ns: Ints, keep: floa
     """Return the edit in which the optimizer updates the rows of a batch instead of whole tables."""
     steps = evidence.updates.rows
     if not trace.device_indices:
-        updates = np.flatnonzero(trace.is_category("cpu_op"))
+        updates = trace.operators()
         updates = updates[np.isin(trace.nesting.parent[updates], steps)]
         updates = updates[trace.lengths(updates) >= _OVER_TABLE * float(np.median(fill_ns))]
         return evidence.without_operators(updates, keep, keep)

@@ -18,7 +18,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     nodes = np.flatnonzero(trace.named(r"^ProdBackward\d$"))
     if not len(nodes):
         return
-    operators = np.flatnonzero(trace.is_category("cpu_op"))
+    operators = trace.operators()
     node_of = next(trace.nesting.outward(operators), None)  # the parent of each, -1 = none
     if node_of is None:
         return

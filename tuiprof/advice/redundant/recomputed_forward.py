@@ -24,7 +24,7 @@ MIN_SHARE: Final = 0.03
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for forward operators inside backward nodes."""
-    forward = np.flatnonzero(trace.named(_FORWARD) & trace.is_category("cpu_op"))
+    forward = trace.operators(_FORWARD)
     is_node = trace.named("^" + BACKWARD)
     inside = evidence.calls.inside(forward)
     forward = forward[(inside >= 0) & evidence.calls.backward[inside]]

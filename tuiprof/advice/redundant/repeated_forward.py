@@ -126,7 +126,7 @@ def _unchanged(calls: Calls, models: ModelCalls, rows: Ints, names: list[tuple[s
     trace, found = calls.trace, np.array([same for _, same in names], dtype=bool)
     apart = np.sort(trace.starts[calls.rows[(models.of_call < 0) & (calls.work_count > 0)]])
     backward = np.sort(trace.starts[calls.rows[calls.backward]])
-    random = np.flatnonzero(trace.named(_RANDOM) & trace.is_category("cpu_op"))
+    random = trace.operators(_RANDOM)
     drawing = index_of_outer(trace, rows[found], random)
     found[np.flatnonzero(found)[drawing[drawing >= 0]]] = False
     last: dict[str, int] = {}
@@ -177,7 +177,7 @@ def _with_sums(calls: Calls, which: Mask) -> Edit:
     Autograd adds up the gradients of the inputs and weights of several calls; without the calls, those of the output.
     """
     trace, nodes = calls.trace, which & calls.backward
-    sums = np.flatnonzero(trace.named(r"^aten::add_?$") & trace.is_category("cpu_op"))
+    sums = trace.operators(r"^aten::add_?$")
     node = calls.inside(sums)
     sums, node = sums[(node >= 0) & nodes[node]], node[(node >= 0) & nodes[node]]
     launches = trace.links.launch_of[trace.device_work]
@@ -268,8 +268,8 @@ def _used_alike(calls: Calls, models: ModelCalls, second: int, first: int) -> In
 def _cast_once(calls: Calls, layers: Ints) -> Iterator[Ints]:
     """Yield the layers of forward passes that no backward pass follows, with weights that autocast has cast before."""
     made = calls.differentiated
-    for step in np.unique(calls.steps[layers]):
-        mine = layers[calls.steps[layers] == step]
+    layers = layers[np.argsort(calls.steps[layers], kind="stable")]
+    for mine in np.split(layers, np.flatnonzero(np.diff(calls.steps[layers])) + 1):
         for run in np.split(mine, np.flatnonzero(np.diff(made[mine])) + 1):
             if len(run) >= _MIN_LAYERS and not made[run[0]] and _same_weights(calls, run, mine[made[mine]]):
                 yield run

@@ -21,6 +21,8 @@ _KEEP_HOST = 0.3
 #: What computes a size of what it is given, and what makes a tensor of it.
 _SIZES = r"^aten::(max|amax|sum|count_nonzero)$"
 _MAKES = r"^aten::((new_)?(zeros|ones|full|empty)|arange)$"
+#: Bytes of a size, which is an int64.
+_SIZE_BYTES = 8
 #: Minimum share of the reads at a location that are sizes.
 _MOST = 0.9
 
@@ -76,6 +78,8 @@ def sizes_read(evidence: Evidence, row: WaitLocation) -> Ints:
     calls, trace = evidence.calls, evidence.trace
     reads = calls.inside(evidence.calls_of(row))
     reads = np.unique(reads[reads >= 0])
+    if row.kind != "item" or (row.bytes or 0) not in (0, _SIZE_BYTES * row.count):
+        return reads[:0]
     found = []
     for track in np.unique(calls.tracks[reads]):
         mine = np.flatnonzero(calls.tracks == track)
@@ -83,7 +87,8 @@ def sizes_read(evidence: Evidence, row: WaitLocation) -> Ints:
         at = at[(at > 0) & (at + 1 < len(mine))]
         before, after = mine[at - 1], mine[at + 1]
         sizes = trace.named(_SIZES, calls.rows[before]) & ~calls.differentiated[before]
-        found.append(before[sizes & trace.named(_MAKES, calls.rows[after])])
+        makes = trace.named(_MAKES, calls.rows[after]) & (calls.steps[after] == calls.steps[before])
+        found.append(before[sizes & makes])
     computed = np.concatenate(found) if found else reads
     return computed if len(computed) >= _MOST * len(reads) else computed[:0]
 

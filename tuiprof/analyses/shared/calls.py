@@ -118,7 +118,7 @@ class Calls:
 
     def launched_by(self, which: Mask) -> Mask:
         """Return which of ``trace.device_work`` the given calls launched."""
-        launched: Mask = (self.call_of_work >= 0) & which[self.call_of_work]  # -1 reads an arbitrary entry
+        launched: Mask = np.append(which, False)[self.call_of_work]  # -1 (no call) reads the last entry
         return launched
 
     def names_of(self, indices: Ints) -> tuple[str, ...]:
@@ -193,8 +193,7 @@ class Calls:
 @cached_on_trace
 def calls(trace: Trace) -> Calls:
     """Return the framework calls of a trace."""
-    rows = np.flatnonzero(trace.is_category("cpu_op"))
-    rows = outermost(trace, rows).astype(row_type(len(trace)))
+    rows = outermost(trace, trace.operators()).astype(row_type(len(trace)))
     backward = trace.named("^" + BACKWARD, rows)
     call_of_host_call = index_of_outer(trace, rows, trace.host_calls)
     launch = trace.links.launch_of[trace.device_work]

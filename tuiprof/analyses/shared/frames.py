@@ -105,7 +105,7 @@ def running_at_start(trace: Trace) -> frozenset[str]:
     Kineto records the line that they had reached then, and of all other frames the function's first line.
     """
     frames, found = np.flatnonzero(trace.is_category("python_function")), set[str]()
-    operators = np.flatnonzero(trace.is_category("cpu_op"))
+    operators = trace.operators()
     tracks, profilers = trace.track_codes[frames], frames[trace.named(PROFILER.pattern, frames)]
     for track in distinct(trace.track_codes[profilers]).tolist():
         started = int(profilers[trace.track_codes[profilers] == track][0])

@@ -45,16 +45,17 @@ def closures(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     0 for other events, and for steps without a closure.
     """
     backward = backward_nodes(trace)
+    starts, ends = trace.starts[backward], trace.ends[backward]
     first, last = np.zeros((2, len(rows)), dtype=np.int64)
     for i in np.flatnonzero(trace.named(_STEP, rows)).tolist():
-        low, high = int(trace.starts[rows[i]]), int(trace.ends[rows[i]])
-        inside = backward[(trace.starts[backward] >= low) & (trace.ends[backward] <= high)]
+        high = trace.ends[rows[i]]
+        low, until = np.searchsorted(starts, (trace.starts[rows[i]], high))
+        inside = low + np.flatnonzero(ends[low:until] <= high)
         if len(inside):
-            first[i], last[i] = trace.starts[inside].min(), trace.ends[inside].max()
+            first[i], last[i] = starts[inside[0]], ends[inside].max()
     return first, last
 
 
 def backward_nodes(trace: Trace) -> Ints:
     """Return the operators of the backward pass."""
-    rows: Ints = np.flatnonzero(trace.named(f"^{BACKWARD}") & trace.is_category("cpu_op"))
-    return rows
+    return trace.operators(f"^{BACKWARD}")

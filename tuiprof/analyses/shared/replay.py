@@ -86,15 +86,17 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
     order = np.argsort(steps.starts, kind="stable")
     starts, ends = steps.starts[order], steps.ends[order]
     launches = trace.starts[trace.links.launches]
-    before, after = np.searchsorted(launches, starts), np.searchsorted(launches, ends)
+    before, after = np.searchsorted(launches, starts), np.searchsorted(launches, np.maximum.accumulate(ends))
     counts = np.maximum(
         np.searchsorted(after, before + MAX_LAUNCHES, side="right") - np.arange(len(starts)), 1
     )
-    count = int(counts.max())
+    limited = counts[after[-1] - before > MAX_LAUNCHES]
+    # As many as most steps allow: more of those with few launches would fit, as of an evaluation.
+    count = int(np.median(limited)) if len(limited) else len(starts)
     # Those that take about as long as most: the first captured step is often far longer.
-    unusual = np.convolve(np.abs(ends - starts - np.median(ends - starts)), np.ones(count), "valid")
-    possible = np.flatnonzero(counts[: len(unusual)] == count)
-    first = int(possible[np.argmin(unusual[possible])])
+    unusual = np.cumsum(np.append(0.0, np.abs(ends - starts - np.median(ends - starts))))
+    possible = np.flatnonzero(counts[: len(counts) - count + 1] >= count)
+    first = int(possible[np.argmin((unusual[count:] - unusual[:-count])[possible])])
     return int(starts[first]), int(ends[first : first + count].max()), count
 
 
