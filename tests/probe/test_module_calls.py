@@ -233,6 +233,26 @@ train(Once(), keep)
     assert not marked(run_forked(MODEL + script, requests=[{"id": "b", "steps": 1, "at": 2}, *CAPTURE]))
 
 
+def test_a_module_may_hold_a_vocabulary(run_forked: Callable[..., Run]) -> None:
+    """Looking at all of it in each call would take longer than the call."""
+    script = """
+class Word:
+    looked = 0
+    @property
+    def __class__(self):
+        Word.looked += 1
+        return Word
+model = Decoder()
+model.keys.words = [Word() for _ in range(10_000)]
+model.keys.numbers = dict(enumerate(model.keys.words))
+train(model)
+print(Word.looked)
+"""
+    done = run_forked(MODEL + script, requests=CAPTURE)
+    assert same(done) == {"Keys": 2}
+    assert 0 < int(done.out) < 10_000
+
+
 @pytest.mark.parametrize("first", [2, 4, 5])
 def test_what_is_compiled_before_or_meanwhile_is_compiled_once(
     run_forked: Callable[..., Run], first: int

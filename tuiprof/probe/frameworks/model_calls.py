@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ SAME = ", same inputs"
 #: Share of the elements of all inputs that the largest one has at least, as an image beside prompts. Of two inputs of
 #: a similar size (noise and a text), a part of the model may see the other one.
 _MIN_OF_LARGEST = 0.9
+#: Values of a container that are looked at: a vocabulary or a replay buffer has many, which are of one kind.
+_MAX_VALUES = 100
 
 
 class ModelCalls:
@@ -182,7 +185,7 @@ def _keeps_state(part: Any, tensor: Any, held: set[int]) -> bool:
     for value in vars(part).values():
         kind = type(value)
         if kind in _SEVERAL:
-            kept += value.values() if kind is dict else value
+            kept += itertools.islice(value.values() if kind is dict else value, _MAX_VALUES)
         elif kind not in _PLAIN:
             kept.append(value)
     return any(isinstance(value, tensor) and id(value) not in held for value in kept)
