@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import textwrap
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from installed import needs
@@ -37,15 +34,9 @@ def train(loader, after=lambda loss: None):
 """
 
 
-def load(run: Run, path: str) -> list[dict[str, Any]]:
-    with gzip.open(run.session / path, "rt") as file:
-        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
-    return events
-
-
 def model_calls(run: Run) -> list[str]:
     """Return the names of the calls of models in a capture; those of parts of models end with a line."""
-    events = load(run, run.captures("a")[-1].path)
+    events = run.events(run.captures("a")[-1])
     return [e["name"] for e in events if e.get("cat") == "user_annotation" and ", at " not in e["name"]]
 
 
@@ -180,7 +171,7 @@ def test_captures(run_forked: Callable[..., Run]) -> None:
     assert (first.first, first.last) == (4, 6)
     assert first.ns > 0
 
-    events = load(done, first.path)
+    events = done.events(first)
     marks = {e["name"]: e for e in events if e.get("name", "").startswith("ProfilerStep#")}
     assert sorted(marks) == ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"]
     logged = {step.n: step.dur for step in done.of(records.Step)}
@@ -257,7 +248,7 @@ assert gc.callbacks == before, gc.callbacks
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 4}])
     assert done.code == 0, done.err
-    ranges = [e for e in load(done, done.captures("a")[-1].path) if e.get("name") == "Python GC"]
+    ranges = [e for e in done.events(done.captures("a")[-1]) if e.get("name") == "Python GC"]
     assert len(ranges) >= 3
     assert all(e["dur"] > 0 for e in ranges)
 
@@ -274,7 +265,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert done.code == 0, done.err
-    events = load(done, done.captures("a")[-1].path)
+    events = done.events(done.captures("a")[-1])
     called = {e["name"] for e in events if e.get("cat") == "user_annotation" and " #" in e["name"]}
     assert called == {"Sequential #1", "Sequential #1, no gradients", "Linear #2, no gradients"}
 
@@ -417,7 +408,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), plan)
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert done.code == 0, done.err
     assert "data pointer" not in done.err
-    assert not any("same inputs" in e.get("name", "") for e in load(done, done.captures("a")[-1].path))
+    assert not any("same inputs" in e.get("name", "") for e in done.events(done.captures("a")[-1]))
 
 
 def test_what_the_profiler_warns_of_is_not_said_to_the_script(run_forked: Callable[..., Run]) -> None:
@@ -579,7 +570,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), learners)
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert done.code == 0, done.err
-    events = load(done, done.captures("a")[-1].path)
+    events = done.events(done.captures("a")[-1])
     called = [
         e["name"] for e in events if e.get("cat") == "user_annotation" and e["name"].startswith("Linear #")
     ]
@@ -673,7 +664,7 @@ train(DataLoader(data, batch_size=64))
     assert "8 counted by batches of a DataLoader before" in note.text
     written = done.captures("a")[-1]
     assert written.state == "written"
-    ranges = {event["name"] for event in load(done, written.path) if event.get("cat") == "user_annotation"}
+    ranges = {event["name"] for event in done.events(written) if event.get("cat") == "user_annotation"}
     assert ranges & {"forward", "evaluation"} == {"forward"}, "it is the work of an inference loop"
 
 
@@ -717,7 +708,7 @@ with torch.inference_mode():
     for name, numbers in (("done", (4, 5)), ("running", (7, 10))):
         again = done.captures(f"{name}-again")[-1]
         assert (again.state, again.first, again.last) == ("written", *numbers)
-        assert any(event.get("name") == "Optimizer.step#SGD.step" for event in load(done, again.path))
+        assert any(event.get("name") == "Optimizer.step#SGD.step" for event in done.events(again))
 
 
 def test_every_rank_under_torchrun_has_its_log(run: Callable[..., Run], tmp_path: Path) -> None:

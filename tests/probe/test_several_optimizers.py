@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from itertools import groupby, pairwise
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -229,16 +227,15 @@ def test_an_optimizer_that_goes_on_alone_after_its_turns_is_counted(run_forked: 
 def test_each_step_of_a_capture_is_one_iteration(run_forked: Callable[..., Run]) -> None:
     done = run_forked(SCRIPT + BOTH + AT_END, requests=[{"id": "a", "steps": 3, "at": 4}])
     assert done.code == 0, done.err
-    with gzip.open(done.session / done.captures("a")[-1].path, "rt") as file:
-        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
-    marks = {e["name"]: e for e in events if e.get("cat") == "user_annotation"}
+    events = done.events(done.captures("a")[-1])
+    annotations = [e for e in events if e.get("cat") == "user_annotation"]
+    marks = {e["name"]: e for e in annotations}
     for n in (4, 5, 6):
         mark = marks[f"ProfilerStep#{n}"]
         inside = [
             e["name"].partition("#")[2]
-            for e in sorted(events, key=lambda e: float(e.get("ts", 0)))
-            if e.get("cat") == "user_annotation"
-            and e["name"].startswith("Optimizer.step#")
+            for e in sorted(annotations, key=lambda e: float(e["ts"]))
+            if e["name"].startswith("Optimizer.step#")
             and mark["ts"] <= e["ts"] <= e["ts"] + e["dur"] <= mark["ts"] + mark["dur"]
         ]
         assert inside == ["Adam.step", "SGD.step"]
