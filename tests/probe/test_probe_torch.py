@@ -43,6 +43,12 @@ def load(run: Run, path: str) -> list[dict[str, Any]]:
     return events
 
 
+def model_calls(run: Run) -> list[str]:
+    """Return the names of the calls of models in a capture; those of parts of models end with a line."""
+    events = load(run, run.captures("a")[-1].path)
+    return [e["name"] for e in events if e.get("cat") == "user_annotation" and ", at " not in e["name"]]
+
+
 def test_steps_and_phases_are_found_and_workers_stay_silent(run: Callable[..., Run]) -> None:
     script = (
         MODEL
@@ -338,21 +344,18 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert done.code == 0, done.err
-    # Without those of parts of models, with their lines.
-    events = [e for e in load(done, done.captures("a")[-1].path) if ", at " not in str(e.get("name"))]
-    again = [
-        e["name"] for e in events if e.get("cat") == "user_annotation" and e["name"].endswith("same inputs")
-    ]
+    calls = model_calls(done)
+    again = [name for name in calls if name.endswith("same inputs")]
     assert sorted(again) == sorted(
         2 * (["Named #3, no gradients, same inputs"] * 2 + ["Sequential #2, no gradients, same inputs"])
     )
-    both = [e["name"] for e in events if str(e.get("name", "")).startswith("Both")]
+    both = [name for name in calls if name.startswith("Both")]
     marked = ["Both #4, no gradients, same largest input"] * 2
     assert [name for name in both if "largest" in name] == marked, (
         "others draw random numbers, have two large inputs, or have changed"
     )
     assert len(both) == 2 * 7
-    partly = [e["name"].partition("#")[2][1:] for e in events if str(e.get("name", "")).startswith("Partly")]
+    partly = [name.partition("#")[2][1:] for name in calls if name.startswith("Partly")]
     largest, frozen = ", same largest input", ", no gradients"
     expected = ["", largest, "", frozen + largest, frozen]
     assert partly == 2 * expected, "as long as what computes it is the same"
@@ -395,12 +398,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert done.code == 0, done.err
-    events = load(done, done.captures("a")[-1].path)
-    again = [
-        e["name"].split()[0]
-        for e in events
-        if e.get("cat") == "user_annotation" and e["name"].endswith("same inputs")
-    ]
+    again = [name.split()[0] for name in model_calls(done) if name.endswith("same inputs")]
     assert again == ["Normed", "Normed"], "running statistics do not change the result in training"
 
 

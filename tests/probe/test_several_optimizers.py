@@ -199,8 +199,13 @@ def test_a_step_ends_with_the_last_optimizer_of_its_iteration(
 @pytest.mark.parametrize(
     ("loop", "known_from"),
     [
-        *[(SELDOM_AFTER, 18), (LATER_AFTER, 25), (LEFT_OUT, 48), (LEFT_OUT_AT_LAST, 12)],
-        *[(TWICE_AT_TIMES, 24), (THRICE_FROM_20_ON, 26), (TWO_LOOPS, 22)],
+        (SELDOM_AFTER, 18),
+        (LATER_AFTER, 25),
+        (LEFT_OUT, 48),
+        (LEFT_OUT_AT_LAST, 12),
+        (TWICE_AT_TIMES, 24),
+        (THRICE_FROM_20_ON, 26),
+        (TWO_LOOPS, 22),
     ],
 )
 def test_an_optimizer_that_steps_now_and_then_changes_no_count(
@@ -256,8 +261,8 @@ def test_a_capture_begins_late_where_a_step_was_to_end_that_another_optimizer_wa
     capture.wait(60)
     assert steps.n == 12
     assert begun == [7, 8]
-    told = [(item[1]["state"], item[1]["first"]) for item in steps.out if item[0] == CAPTURE]
-    assert told == [("armed", 6), ("started", 7), ("written", 7)]
+    states = [(item[1]["state"], item[1]["first"]) for item in steps.out if item[0] == CAPTURE]
+    assert states == [("armed", 6), ("started", 7), ("written", 7)]
 
 
 def test_each_step_of_a_single_optimizer_counts(run_forked: Callable[..., Run]) -> None:
