@@ -33,6 +33,21 @@ def test_of_a_cpu_trace_the_wait_for_data_comes_before_the_largest_operator(
     assert ("num_workers=0" in found.line) == (analysis == "data_loading")
 
 
+def test_without_a_finding_the_line_says_what_may_be_tried() -> None:
+    made, free = Made(), 20.0
+    for number in range(4):
+        at = number * 30
+        made.step(number, at, at + 30)
+        for index, (operator, kernel) in enumerate(
+            (("mm", "sm90_xmma_gemm_bf16"), ("layer_norm", "layer_norm_kernel"))
+        ):
+            key, begin = 2 * number + index + 1, at + 5 + 10 * index
+            made.op(f"aten::{operator}", begin, begin + 8, sequence=key)
+            made.launch(kernel, (begin + 2, begin + 5), (free, free + 200), key)
+            free += 200
+    assert "torch.compile(model)" in headline(made.trace()).line
+
+
 @pytest.mark.parametrize(
     "name", ["metrics-naive.pt.trace.json.gz", "planted-syncs.pt.trace.json.gz", "jax-waits.xplane.pb.gz"]
 )

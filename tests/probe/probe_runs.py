@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -36,6 +37,12 @@ class Run:
         from tuiprof.session import log as records
 
         return [record for record in self.of(records.Capture) if record.id == identity]
+
+    def events(self, capture: records.Capture) -> list[dict[str, Any]]:
+        """Return the events of the trace that PyTorch wrote."""
+        with gzip.open(self.session / capture.path, "rt") as file:
+            found: list[dict[str, Any]] = json.load(file)["traceEvents"]
+        return found
 
 
 def new_session(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from installed import needs
@@ -53,8 +50,7 @@ CAPTURE = [{"id": "a", "steps": 2, "at": 6}]
 def marked(done: Run) -> Counter[str]:
     """Return how often which calls are marked in the capture, without the file."""
     assert done.code == 0, done.err
-    with gzip.open(done.session / done.captures("a")[-1].path, "rt") as file:
-        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    events = done.events(done.captures("a")[-1])
     found = [event["name"] for event in events if event.get("cat") == "user_annotation"]
     return Counter(name.partition(" #")[0] + name[name.index(",") :] for name in found if ", at " in name)
 

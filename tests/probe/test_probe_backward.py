@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable
 
 import pytest
@@ -77,8 +75,7 @@ def in_a_hook(run: Run) -> None:
 
     capture = run.captures("first")[-1]
     assert capture.state == "written"
-    with gzip.open(run.session / capture.path, "rt") as file:
-        events = json.load(file)["traceEvents"]
+    events = run.events(capture)
     marks = {event["name"]: event for event in events if event["name"].startswith("ProfilerStep#")}
     assert set(marks) == {"ProfilerStep#10", "ProfilerStep#11", "ProfilerStep#12"}
     for event in events:

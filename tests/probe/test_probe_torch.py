@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import textwrap
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from installed import needs
@@ -37,10 +34,10 @@ def train(loader, after=lambda loss: None):
 """
 
 
-def load(run: Run, path: str) -> list[dict[str, Any]]:
-    with gzip.open(run.session / path, "rt") as file:
-        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
-    return events
+def model_calls(run: Run) -> list[str]:
+    """Return the names of the calls of models in a capture; those of parts of models end with a line."""
+    events = run.events(run.captures("a")[-1])
+    return [e["name"] for e in events if e.get("cat") == "user_annotation" and ", at " not in e["name"]]
 
 
 def test_steps_and_phases_are_found_and_workers_stay_silent(run: Callable[..., Run]) -> None:
@@ -174,7 +171,7 @@ def test_captures(run_forked: Callable[..., Run]) -> None:
     assert (first.first, first.last) == (4, 6)
     assert first.ns > 0
 
-    events = load(done, first.path)
+    events = done.events(first)
     marks = {e["name"]: e for e in events if e.get("name", "").startswith("ProfilerStep#")}
     assert sorted(marks) == ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"]
     logged = {step.n: step.dur for step in done.of(records.Step)}
@@ -251,7 +248,7 @@ assert gc.callbacks == before, gc.callbacks
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 4}])
     assert done.code == 0, done.err
-    ranges = [e for e in load(done, done.captures("a")[-1].path) if e.get("name") == "Python GC"]
+    ranges = [e for e in done.events(done.captures("a")[-1]) if e.get("name") == "Python GC"]
     assert len(ranges) >= 3
     assert all(e["dur"] > 0 for e in ranges)
 
@@ -268,7 +265,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert done.code == 0, done.err
-    events = load(done, done.captures("a")[-1].path)
+    events = done.events(done.captures("a")[-1])
     called = {e["name"] for e in events if e.get("cat") == "user_annotation" and " #" in e["name"]}
     assert called == {"Sequential #1", "Sequential #1, no gradients", "Linear #2, no gradients"}
 
@@ -338,21 +335,18 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert done.code == 0, done.err
-    # Without those of parts of models, with their lines.
-    events = [e for e in load(done, done.captures("a")[-1].path) if ", at " not in str(e.get("name"))]
-    again = [
-        e["name"] for e in events if e.get("cat") == "user_annotation" and e["name"].endswith("same inputs")
-    ]
+    calls = model_calls(done)
+    again = [name for name in calls if name.endswith("same inputs")]
     assert sorted(again) == sorted(
         2 * (["Named #3, no gradients, same inputs"] * 2 + ["Sequential #2, no gradients, same inputs"])
     )
-    both = [e["name"] for e in events if str(e.get("name", "")).startswith("Both")]
+    both = [name for name in calls if name.startswith("Both")]
     marked = ["Both #4, no gradients, same largest input"] * 2
     assert [name for name in both if "largest" in name] == marked, (
         "others draw random numbers, have two large inputs, or have changed"
     )
     assert len(both) == 2 * 7
-    partly = [e["name"].partition("#")[2][1:] for e in events if str(e.get("name", "")).startswith("Partly")]
+    partly = [name.partition("#")[2][1:] for name in calls if name.startswith("Partly")]
     largest, frozen = ", same largest input", ", no gradients"
     expected = ["", largest, "", frozen + largest, frozen]
     assert partly == 2 * expected, "as long as what computes it is the same"
@@ -395,12 +389,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert done.code == 0, done.err
-    events = load(done, done.captures("a")[-1].path)
-    again = [
-        e["name"].split()[0]
-        for e in events
-        if e.get("cat") == "user_annotation" and e["name"].endswith("same inputs")
-    ]
+    again = [name.split()[0] for name in model_calls(done) if name.endswith("same inputs")]
     assert again == ["Normed", "Normed"], "running statistics do not change the result in training"
 
 
@@ -419,7 +408,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), plan)
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert done.code == 0, done.err
     assert "data pointer" not in done.err
-    assert not any("same inputs" in e.get("name", "") for e in load(done, done.captures("a")[-1].path))
+    assert not any("same inputs" in e.get("name", "") for e in done.events(done.captures("a")[-1]))
 
 
 def test_what_the_profiler_warns_of_is_not_said_to_the_script(run_forked: Callable[..., Run]) -> None:
@@ -581,7 +570,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), learners)
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert done.code == 0, done.err
-    events = load(done, done.captures("a")[-1].path)
+    events = done.events(done.captures("a")[-1])
     called = [
         e["name"] for e in events if e.get("cat") == "user_annotation" and e["name"].startswith("Linear #")
     ]
@@ -675,7 +664,7 @@ train(DataLoader(data, batch_size=64))
     assert "8 counted by batches of a DataLoader before" in note.text
     written = done.captures("a")[-1]
     assert written.state == "written"
-    ranges = {event["name"] for event in load(done, written.path) if event.get("cat") == "user_annotation"}
+    ranges = {event["name"] for event in done.events(written) if event.get("cat") == "user_annotation"}
     assert ranges & {"forward", "evaluation"} == {"forward"}, "it is the work of an inference loop"
 
 
@@ -719,7 +708,7 @@ with torch.inference_mode():
     for name, numbers in (("done", (4, 5)), ("running", (7, 10))):
         again = done.captures(f"{name}-again")[-1]
         assert (again.state, again.first, again.last) == ("written", *numbers)
-        assert any(event.get("name") == "Optimizer.step#SGD.step" for event in load(done, again.path))
+        assert any(event.get("name") == "Optimizer.step#SGD.step" for event in done.events(again))
 
 
 def test_every_rank_under_torchrun_has_its_log(run: Callable[..., Run], tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from itertools import groupby, pairwise
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -199,8 +197,13 @@ def test_a_step_ends_with_the_last_optimizer_of_its_iteration(
 @pytest.mark.parametrize(
     ("loop", "known_from"),
     [
-        *[(SELDOM_AFTER, 18), (LATER_AFTER, 25), (LEFT_OUT, 48), (LEFT_OUT_AT_LAST, 12)],
-        *[(TWICE_AT_TIMES, 24), (THRICE_FROM_20_ON, 26), (TWO_LOOPS, 22)],
+        (SELDOM_AFTER, 18),
+        (LATER_AFTER, 25),
+        (LEFT_OUT, 48),
+        (LEFT_OUT_AT_LAST, 12),
+        (TWICE_AT_TIMES, 24),
+        (THRICE_FROM_20_ON, 26),
+        (TWO_LOOPS, 22),
     ],
 )
 def test_an_optimizer_that_steps_now_and_then_changes_no_count(
@@ -224,16 +227,15 @@ def test_an_optimizer_that_goes_on_alone_after_its_turns_is_counted(run_forked: 
 def test_each_step_of_a_capture_is_one_iteration(run_forked: Callable[..., Run]) -> None:
     done = run_forked(SCRIPT + BOTH + AT_END, requests=[{"id": "a", "steps": 3, "at": 4}])
     assert done.code == 0, done.err
-    with gzip.open(done.session / done.captures("a")[-1].path, "rt") as file:
-        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
-    marks = {e["name"]: e for e in events if e.get("cat") == "user_annotation"}
+    events = done.events(done.captures("a")[-1])
+    annotations = [e for e in events if e.get("cat") == "user_annotation"]
+    marks = {e["name"]: e for e in annotations}
     for n in (4, 5, 6):
         mark = marks[f"ProfilerStep#{n}"]
         inside = [
             e["name"].partition("#")[2]
-            for e in sorted(events, key=lambda e: float(e.get("ts", 0)))
-            if e.get("cat") == "user_annotation"
-            and e["name"].startswith("Optimizer.step#")
+            for e in sorted(annotations, key=lambda e: float(e["ts"]))
+            if e["name"].startswith("Optimizer.step#")
             and mark["ts"] <= e["ts"] <= e["ts"] + e["dur"] <= mark["ts"] + mark["dur"]
         ]
         assert inside == ["Adam.step", "SGD.step"]
@@ -256,8 +258,8 @@ def test_a_capture_begins_late_where_a_step_was_to_end_that_another_optimizer_wa
     capture.wait(60)
     assert steps.n == 12
     assert begun == [7, 8]
-    told = [(item[1]["state"], item[1]["first"]) for item in steps.out if item[0] == CAPTURE]
-    assert told == [("armed", 6), ("started", 7), ("written", 7)]
+    states = [(item[1]["state"], item[1]["first"]) for item in steps.out if item[0] == CAPTURE]
+    assert states == [("armed", 6), ("started", 7), ("written", 7)]
 
 
 def test_each_step_of_a_single_optimizer_counts(run_forked: Callable[..., Run]) -> None:

@@ -7,7 +7,11 @@ import polars as pl
 import pytest
 from made_traces import MS, large_trace, small_trace, trace_of
 
-from tuiprof.model import Trace
+from tuiprof.advice import edits_of, priorities
+from tuiprof.analyses.shared.replay import replayed
+from tuiprof.formats import open_trace
+from tuiprof.model import Trace, Window
+from tuiprof.resources import shipped
 from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline import state as timeline_state
 from tuiprof.tui.timeline.lanes import Samples, counter_samples, memory_samples, python_levels, sketch
@@ -364,3 +368,23 @@ def test_a_sketch_estimates_what_the_exact_lanes_show() -> None:
         true = next(lane for lane in exact.lanes if lane.style == style)
         guess = next(lane for lane in rough.lanes if lane.style == style)
         assert guess.bars.shares(edges)[1:-1] == pytest.approx(true.bars.shares(edges)[1:-1], abs=0.1)
+
+
+def test_what_other_fixes_leave_is_simulated_on_top_of_them() -> None:
+    trace = open_trace(shipped("traces") / "planted-syncs.pt.trace.json.gz")
+    step, rules = replayed(trace), [item.rule for item in priorities(trace).findings]
+    assert not isinstance(step, str)
+
+    def simulated(rule: str) -> lane_builder.Lanes:
+        edits = edits_of(trace, Window(), rules.index(rule))
+        assert not isinstance(edits, str)
+        return lane_builder.build_replayed(trace, step, *edits)
+
+    alone, on_top = simulated("explicit-wait"), simulated("launch-bound")
+    assert alone.meaning[0] == "without the fix"
+    assert on_top.meaning[0] == "with the other fixes"
+    ends = [
+        {lane.label: int(lane.bars.ends.max()) for lane in lanes.lanes}["now GPU"]
+        for lanes in (alone, on_top)
+    ]
+    assert ends[1] < ends[0], "the other fixes are there without this one, too"

@@ -113,8 +113,8 @@ def _priorities(trace: Trace, window: Window) -> Priorities:
     return replace(prioritise(found, step, trace), missing=missing)
 
 
-def edit_of(trace: Trace, window: Window, index: int) -> Edit | str:
-    """Return the edit of a finding and the edit it is priced on top of; else why nothing can be replayed.
+def edits_of(trace: Trace, window: Window, index: int) -> tuple[Edit, Edit] | str:
+    """Return the edit of a finding, and the edit it is priced on top of; else why nothing can be replayed.
 
     ``index`` is that of the finding in :func:`priorities` for the window.
     """
@@ -126,7 +126,11 @@ def edit_of(trace: Trace, window: Window, index: int) -> Edit | str:
         return "this setting distorts every figure in the trace: change it first"
     if item.win.ns <= item.finding.rare_ns[0]:
         return "it is lost in rare steps, which are not replayed"
-    return item.finding.edit
+    if not item.finding.remainder:
+        return item.finding.edit, Edit()
+    return item.finding.edit, all_of(
+        other for other in found if other.win and not other.finding.remainder
+    ).likely
 
 
 def losses_of(trace: Trace, window: Window, index: int) -> Losses | str:
@@ -134,15 +138,16 @@ def losses_of(trace: Trace, window: Window, index: int) -> Losses | str:
 
     ``index`` is that of the finding in :func:`priorities` for the window.
     """
-    step, found, edit = replayed(trace), priorities(trace, window).findings, edit_of(trace, window, index)
-    if isinstance(step, str) or isinstance(edit, str):
-        return str(edit)
-    item = found[index]
+    step, item, edits = (
+        replayed(trace),
+        priorities(trace, window).findings[index],
+        edits_of(trace, window, index),
+    )
+    if isinstance(step, str) or isinstance(edits, str):
+        return str(edits)
     assert item.win is not None, "what can be replayed has a price"
-    if not item.finding.remainder:
-        return losses(trace, step, edit, item.win.ns)
-    others = all_of(other for other in found if other.win and not other.finding.remainder)
-    return losses(trace, step, edit, item.win.ns, on=others.likely)
+    edit, on = edits
+    return losses(trace, step, edit, item.win.ns, on=on)
 
 
 class _Lacking(Exception):

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 300.0
 #: Time between two checks whether another process has answered.
 _POLL_S: Final = 0.1
-#: Analyses whose verdict is shown where the syncs are harmless or there is no device, in this order.
-_OTHERS: Final = ("kernel_launches", "device_idle", "data_loading")
+#: Analyses whose verdict is shown where the syncs are harmless or there is no device, in this order. Without a finding,
+#: the advice may name something to try.
+_OTHERS: Final = ("kernel_launches", "device_idle", "data_loading", "advice")
 #: From this share of the step on, what can be saved is bad; from the lower one on, a warning.
 _BAD_SHARE, _WARN_SHARE = 0.05, 0.01
 

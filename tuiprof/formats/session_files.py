@@ -161,7 +161,7 @@ class _Host(msgspec.Struct):
 
 
 class _Head(msgspec.Struct):
-    """The same moment by the clock of a log and by that of the system."""
+    """The first line of a log: the same moment by the system's clock and by the log's."""
 
     unix_ns: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
     mono_ns: _Whole
@@ -372,7 +372,7 @@ def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:
 
 
 def _shifted(instants: tuple[int, ...], log: Path) -> tuple[int, ...]:
-    """Return instants by the clock of a log as those of the system; none if the log does not have that."""
+    """Return instants of a log in Unix time, ns; none if it does not say how they relate."""
     with log.open("rb") as lines, suppress(*UNDECODABLE):
         head = msgspec.json.decode(lines.readline(_LONGEST_LINE), type=_Head)
         return tuple(at + head.unix_ns - head.mono_ns for at in instants)
@@ -380,9 +380,9 @@ def _shifted(instants: tuple[int, ...], log: Path) -> tuple[int, ...]:
 
 
 def _cores(log: Path, steps: tuple[int, ...]) -> tuple[float | None, float | None]:
-    """Return how many cores a run keeps busy in its ``steps``, and how many are idle, in the median.
+    """Return how many cores a run keeps busy, and how many are idle, in the median; None = not recorded.
 
-    The steps are given by the first and last instant, if they are known; None = not recorded.
+    ``steps`` has the first and last instant of the steps, Unix time in ns; empty = not known.
     """
     import numpy as np
 
@@ -403,8 +403,8 @@ def _cores(log: Path, steps: tuple[int, ...]) -> tuple[float | None, float | Non
             if idle and "tree_cpu" in host.m:
                 measured.append(host.at)
                 found.append((host.m["tree_cpu"], sum(idle)))
-    # Each is of the time since the one before. What comes before the first step, such as building a model, takes one
-    # core; if the run is over too soon, imports do.
+    # Each covers the time since the one before. Before the first step, a run imports and builds a model on one core; if
+    # none lies within the steps, the first half is left out.
     at = _shifted(tuple(measured), log)
     inside = [begin >= steps[0] and end <= steps[1] for begin, end in pairwise(at)] if at and steps else []
     steady = np.array(list(compress(found[1:], inside)) or found[len(found) // 2 :])

@@ -172,7 +172,7 @@ def _by_jitted(trace: Trace) -> _Found:
     if not len(rows):
         return _NOTHING
     # A function that is called again and again, not the operators that come many times within each of its calls.
-    took = np.bincount(codes, weights=trace.ends[rows] - trace.starts[rows])
+    took = np.bincount(codes, weights=trace.lengths(rows))
     often = np.bincount(codes)
     took[often <= FEWEST] = 0
     launching = [kind for kind in np.flatnonzero(took).tolist() if _launches_most(trace, rows[codes == kind])]

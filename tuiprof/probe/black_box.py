@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Callable
 
 from .assembly import Step
-from .isolation import OWN_FILES, own_errors_dropped, own_errors_told, write_file
+from .isolation import OWN_FILES, own_errors_dropped, own_errors_reported, write_file
 from .requests import Requests
 from .slowdown import StallWatch
 from .steps import RECORD
@@ -229,7 +229,7 @@ class BlackBox:
 
     def watch_torch(self, runtime: Any, torch: Any) -> None:
         """Install the checks for PyTorch."""
-        with own_errors_told(
+        with own_errors_reported(
             lambda error: self._note("warn", f"the black box cannot watch PyTorch: {error!r}")
         ):
             from .frameworks.torch_black_box import OutOfMemoryWatch, watch_for_nan

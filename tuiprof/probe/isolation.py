@@ -261,19 +261,19 @@ def raised_by_signal_handler(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def own_errors_told(tell: Callable[[Exception], object]) -> Iterator[None]:
-    """Pass an error to ``tell`` instead of raising it, unless it is the script's."""
+def own_errors_reported(report: Callable[[Exception], object]) -> Iterator[None]:
+    """Pass an error to ``report`` instead of raising it, unless it is the script's."""
     try:
         yield
     except Exception as error:
         if raised_by_signal_handler(error):
             raise
-        tell(error)
+        report(error)
 
 
 def own_errors_dropped() -> contextlib.AbstractContextManager[None]:
     """Suppress all errors except the script's."""
-    return own_errors_told(lambda error: None)
+    return own_errors_reported(lambda error: None)
 
 
 def leave_out(error: BaseException) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _MAX_SEEN = 64  # so the longest period is half of it
-_MORE = 4
+_MORE = 4  # times as many, after a prediction that was too high
 
 
 class PeriodicCount:

@@ -17,7 +17,7 @@ from .black_box import BlackBox
 from .capture import Capturer, TimedCaptures
 from .changed_steps import ChangedSteps
 from .given_steps import AT, FUNCTION
-from .isolation import ProbeThread, own_errors_told, raised_by_signal_handler, signals_blocked
+from .isolation import ProbeThread, own_errors_reported, raised_by_signal_handler, signals_blocked
 from .log import FLUSH_S, Log, plain_numbers
 from .loop_steps import LoopSteps
 from .requests import Requests, Triggers
@@ -194,7 +194,7 @@ class Runtime:
 
     def install(self, hooks: str, module: Any) -> None:
         """Install the hooks for a framework the script has just imported: ``module:function`` in ``frameworks/``."""
-        with own_errors_told(
+        with own_errors_reported(
             lambda error: self.note("bad", f"steps cannot be detected with {module.__name__}: {error!r}")
         ):
             name, _, function = hooks.partition(":")

@@ -71,7 +71,7 @@ _QUEUES = ("queue", "multiprocessing.queues", "multiprocessing.connection")
 
 #: Maximum length of code that is searched for loops, bytes: some 3000 lines, which block the script for 0.1 s.
 _MAX_CODE = 1 << 17
-#: Beginnings of the names of instructions after which the next one does not run, and the one that an ``await`` repeats.
+#: Beginnings of the names of instructions that the next one does not follow, and the jump back of an ``await``.
 _LEAVES = (
     "JUMP_FORWARD",
     "JUMP_ABSOLUTE",
@@ -293,7 +293,7 @@ def _activity_of(module: str) -> str:
 def loops_of(code: CodeType) -> list[Loop]:
     """Return the loops of a code object, outer ones before those inside them; none of a very long one.
 
-    Not counted are those that only go around after an exception, to try again.
+    Those that only repeat after an exception, to try again, do not count.
     """
     if len(code.co_code) > _MAX_CODE:
         return []
@@ -416,13 +416,13 @@ def _left(first: list[Site], second: list[Site]) -> bool:
 
 def in_one_loop(first: list[Site], second: list[Site]) -> bool:
     """Whether the innermost loop around both calls is the same one."""
-    inner, outer = _loops(first), _loops(second)
-    return bool(inner and outer) and same_loop(inner[-1], outer[-1])
+    of_first, of_second = _loops(first), _loops(second)
+    return bool(of_first and of_second) and same_loop(of_first[-1], of_second[-1])
 
 
-def is_above(one: list[Site], other: list[Site]) -> bool:
+def is_above(first: list[Site], second: list[Site]) -> bool:
     """Whether the first call stands above the second one, in code of the script that has made both."""
-    for (code, at, _), (other_code, other_at, _) in zip(one, other):
+    for (code, at, _), (other_code, other_at, _) in zip(first, second):
         if code is not other_code or at != other_at:
             return code is other_code and at < other_at
     return False

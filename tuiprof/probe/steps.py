@@ -118,7 +118,7 @@ class Steps:
         "_backwards": "number of backward passes",
         "_batches": "number before the first step, and since the last loader that ended without backward",
         "_between_loaders": "a loader has ended, and no batch was requested since",
-        "_counted_in": "the framework call in which the optimizer stepped last",
+        "_counted_in": "the framework call in which the counted optimizer stepped last",
         "_counting_anew": "count from 0 from the next step of the optimizer on",
         "_device_due": "the next step whose end the device has to record",
         "_followed": "optimizer steps since the counted one that belong to its iteration; -1 = there was none",
@@ -131,11 +131,11 @@ class Steps:
         "_on_first": "called on the stepping thread, before its first step is recorded",
         "_optimizer": "weak reference to the optimizer whose steps count",
         "_others": "steps of other optimizers since its last one",
-        "_parts": "where other optimizers step whose steps are parts of its steps, by id, and whether after it",
+        "_parts": "by id, other optimizers whose steps are parts of its steps: whether they step after it, and where",
         "_row": "consecutive steps of the counted optimizer",
         "_said": "warnings that were recorded",
         "_sites": "where the counted optimizer stepped first",
-        "_waiting_since": "when the optimizer has stepped whose step ends with one of others; 0 = none",
+        "_waiting_since": "when the counted optimizer stepped, if a later one ends the step; 0 = it has ended",
         "assembly": "builds steps from the marks",
         "at_next_end": "called once, at the end of the running step; None = no callback",
         "call": (
@@ -520,7 +520,8 @@ class Steps:
                 most = max(self._most_of_others, 2 * len(self._parts))
                 if chosen() is not None and self._others <= most:
                     self.marks.append((OPTIMIZER_PART, began, t, thread))
-                    if part[0] if part is not None else not is_above(sites, self._sites):
+                    follows = not is_above(sites, self._sites) if part is None else part[0]
+                    if follows:
                         self._follows(t)
                     return
                 self._choose(optimizer, sites or script_sites(sys._getframe(1)))
@@ -541,7 +542,7 @@ class Steps:
         self._end_with_followers(t)
 
     def _follows(self, t: int) -> None:
-        """A step of an iteration after the counted one has returned: it ends the step if it is the last."""
+        """An optimizer step after the counted one of an iteration has returned: the last one ends the step."""
         if self._counted_in != NO_CALL and self._counted_in == self.call():
             return  # hooks of one backward pass are a single part of the iteration
         self._followed += 1
@@ -574,7 +575,7 @@ class Steps:
             self._end(OPTIMIZER, max(t, self._followed_at), None, noting_only=True)
 
     def _goes_around_alone(self, follows: bool, sites: list[Site]) -> bool:
-        """Whether this part steps again, in the first iteration with the counted optimizer: that steps less often."""
+        """Whether this part steps again before the counted optimizer does, which thus steps less often."""
         if not follows or self._waiting_since:
             return False
         return in_one_loop(self._sites, sites) and sites == script_sites(sys._getframe(2))

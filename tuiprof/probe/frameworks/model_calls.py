@@ -146,7 +146,8 @@ def _is_in(tensor: Any, memory: weakref.ref[Any]) -> bool:
 def _held(model: Any, buffers: bool) -> list[tuple[Any, bool]]:
     """Return the parameters and buffers of a model, and whether changes of each in place count.
 
-    In training, calls count in ``buffers``, as those of a batch norm do; its result does not depend on them.
+    ``buffers`` False = those of buffers do not: a batch norm updates its own in each call, and in training they have no
+    effect on its result.
     """
     return [
         (value, counts)

@@ -1,4 +1,4 @@
-"""Finds modules that a step calls again on the same inputs, as a decoder that projects what it looks at in each turn.
+"""Finds modules that a step calls again on the same inputs, as a decoder that projects its memory in each iteration.
 
 In the step before a capture, which is in no figure, ``nn.Module._call_impl`` notes the tensors that each module is
 called on. If some module has two calls on the same ones, it stays wrapped, and the capture marks the calls of such
@@ -149,7 +149,7 @@ class ModuleCalls:
         first: Any = args[0] if args else next(iter(kwargs.values()), None)
         if type(first) not in self._calls.kinds or len(seen) >= _MAX_CALLS:
             return
-        # Those of inputs that are gone may be those of others.
+        # An input that is gone may have left its id to another one.
         call = (id(module), *map(id, args), *map(id, kwargs.values()))
         with self._torch._C.DisableTorchFunction():  # modes of the script see nothing of it
             memory = first.untyped_storage()

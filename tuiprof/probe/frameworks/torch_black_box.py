@@ -23,7 +23,13 @@ from collections import deque
 from time import monotonic_ns
 from typing import Any
 
-from ..isolation import leave_out, own_errors_dropped, own_errors_told, raised_by_signal_handler, write_file
+from ..isolation import (
+    leave_out,
+    own_errors_dropped,
+    own_errors_reported,
+    raised_by_signal_handler,
+    write_file,
+)
 from . import syncs
 
 FOLDER = "memory"  # in the session
@@ -55,7 +61,7 @@ class OutOfMemoryWatch:
     def _begin(self) -> None:
         """Attach to the allocator (while CUDA is being initialised, or at once)."""
         text = "no snapshot will be written if memory runs out"
-        with own_errors_told(lambda error: self._runtime.note("warn", f"{text}: {error!r}")):
+        with own_errors_reported(lambda error: self._runtime.note("warn", f"{text}: {error!r}")):
             # It cannot be taken back: once the probe has left a process it does nothing (see _failed).
             self._torch._C._cuda_attach_out_of_memory_observer(self._failed)
             if self._history and not self._torch._C._cuda_isHistoryEnabled():

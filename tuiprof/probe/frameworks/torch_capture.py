@@ -333,11 +333,7 @@ class TorchProfiler:
         It is written here and not in a thread, because Kineto holds the interpreter while it writes: the
         pause would fall into some later step.
         """
-        self._steps.range = None
-        self._modules.stop()
-        self._garbage.stop()
-        if self._syncs is not None:
-            self._syncs.stop()
+        self._stop_marking()
         self._started = self._prepared = False
         if not self._torch.autograd._profiler_enabled():
             # There is no result then, and to export it would crash.
@@ -366,13 +362,17 @@ class TorchProfiler:
         os.replace(packed, trace)
         return os.path.relpath(trace, self._session)
 
-    def abort(self) -> None:
-        """Restore the profiler to its previous state; the recorded data is dropped."""
+    def _stop_marking(self) -> None:
+        """Stop what adds to the trace."""
         self._steps.range = None
         self._modules.stop()
         self._garbage.stop()
         if self._syncs is not None:
             self._syncs.stop()
+
+    def abort(self) -> None:
+        """Restore the profiler to its previous state; the recorded data is dropped."""
+        self._stop_marking()
         self.step_ended()
         started, prepared = self._started, self._prepared
         self._started = self._prepared = False

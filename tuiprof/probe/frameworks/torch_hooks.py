@@ -78,7 +78,8 @@ def install(runtime: Runtime, torch: Any) -> None:
         runtime.steps.time_on(device)
         runtime.capture.must_wait = device.captures_graph
     profilers = watch_profilers(runtime, torch)
-    runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers, runtime.models.calls)
+    modules = ModuleCalls(runtime, torch, compiling)
+    runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers, modules)
 
 
 def _takes(original: Callable[..., Any], hook: Callable[..., Any]) -> bool:
@@ -315,8 +316,6 @@ class Models:
         self._torch = torch
         self._compiling = compiling
         self._wrapped: set[type] = set()
-        #: The calls of their parts, in captures.
-        self.calls = ModuleCalls(runtime, torch, compiling)
         self._used = _Used(self._hook, self._steps, ModelCalls(torch).name)
         for name in _HANDLED:
             self._watch(name)

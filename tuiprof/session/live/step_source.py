@@ -109,9 +109,10 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
     if not capture.paths:
         return ""
     if capture.withdrawn:
-        repeated = fold.captures.get(f"{capture.id}-again")
+        again = f"{capture.id}-again"
+        repeated = fold.captures.get(again)
         failed = repeated is None or repeated.state == "failed"
-        remedy = "capture again" if failed else f"it was repeated as '{capture.id}-again'"
+        remedy = "capture again" if failed else f"it was repeated as {again!r}"
         return (
             f"capture {capture.id!r} is not representative: what it recorded turned out not to be training steps and "
             f"was withdrawn; {remedy}"

@@ -259,7 +259,7 @@ class Canvas:
         row = legend(
             state.visible_lanes,
             drawn,
-            replayed=lanes.replayed is not None,
+            simulated=lanes.meaning if lanes.replayed is not None else (),
             nested=state.nested,
             has_nested=state.has_nested,
         )

@@ -224,6 +224,9 @@ class Lane:
         return self.has_events and row in self.bars.rows
 
 
+_ONE_FIX: Final = ("without the fix", "with this finding's fix")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
     """The lanes of a trace."""
@@ -235,6 +238,7 @@ class Lanes:
     sketch_of: Trace | None = None  # the whole trace, if ``trace`` is a sample of it
     #: Start and end in ns, if the lanes show a simulated step; None = they show the capture.
     replayed: tuple[int, int] | None = None
+    meaning: tuple[str, str] = _ONE_FIX  # what ``now`` and ``fix`` show, if they do
 
     @property
     def exact(self) -> bool:
@@ -498,16 +502,27 @@ def sketch(trace: Trace) -> Lanes:
     return replace(lanes, lanes=drawn, stride=stride, sketch_of=trace)
 
 
-def build_replayed(trace: Trace, step: Calibrated, edit: Edit) -> Lanes:
-    """Return the lanes of the captured steps, simulated as they are (``now``) and with a fix, on one time axis."""
-    now, fixed = instants(step), instants(step, edit)
+def build_replayed(trace: Trace, step: Calibrated, edit: Edit, on: Edit) -> Lanes:
+    """Return the lanes of the captured steps, simulated without (``now``) and with a fix, on one time axis.
+
+    Both have the fixes that it is priced on top of.
+    """
+    both = on | edit
+    now, fixed = instants(step, on), instants(step, both)
     captured = build(trace)
     lanes = [
-        *_replayed_lanes(trace, captured, step, now, "now", 0, Edit()),
-        *_replayed_lanes(trace, captured, step, fixed, "fix", 1, edit),
+        *_replayed_lanes(trace, captured, step, now, "now", 0, on),
+        *_replayed_lanes(trace, captured, step, fixed, "fix", 1, both),
     ]
     end = max(now.end_ns, fixed.end_ns)
-    return Lanes(trace, tuple(lanes), Bars(trace, _NO_ROWS), replayed=(step.graph.low, end))
+    on_top = len(on.waits) + len(on.host.starts) + len(on.work) > 0
+    return Lanes(
+        trace,
+        tuple(lanes),
+        Bars(trace, _NO_ROWS),
+        replayed=(step.graph.low, end),
+        meaning=("with the other fixes", "with this one too") if on_top else _ONE_FIX,
+    )
 
 
 def _replayed_lanes(

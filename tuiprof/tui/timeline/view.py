@@ -244,14 +244,20 @@ def _label_runs(
 
 
 def legend(
-    lanes: list[Lane], drawn: Collection[int], *, replayed: bool, nested: bool, has_nested: bool
+    lanes: list[Lane], drawn: Collection[int], *, simulated: Sequence[str], nested: bool, has_nested: bool
 ) -> list[tuple[str, Kind, str]]:
-    """Return symbol, style and meaning of each entry of the legend, for visible lanes and drawn cells."""
+    """Return symbol, style and meaning of each entry of the legend, for visible lanes and drawn cells.
+
+    ``simulated`` says what the lanes of a simulated step without and with a fix show; empty = it is the capture.
+    """
     styles = {lane.style for lane in lanes}
     found: list[tuple[str, Kind, str]] = []
-    if replayed:
-        found += [("now", Kind.STEP, "without the fix"), ("fix", Kind.STEP, "with this finding's fix")]
-        found.append(("p", Kind.STEP, "back to the capture"))
+    if simulated:
+        signs = ("now", "fix", "p")
+        found += [
+            (sign, Kind.STEP, text)
+            for sign, text in zip(signs, (*simulated, "back to the capture"), strict=True)
+        ]
     found += [sign for sign in _SIGNS if sign[1] in drawn]
     for lane in lanes:
         if lane.lost is not None and not isinstance(lane.lost.losses, str):

@@ -244,10 +244,10 @@ class TraceWork:
         trace = self.results.trace
 
         def simulated() -> Message:
-            step, edit = replayed(trace), advice.edit_of(trace, window, finding)
-            if isinstance(step, str) or isinstance(edit, str):
-                return self.Replayed(window, finding, str(edit))
-            return self.Replayed(window, finding, lane_builder.build_replayed(trace, step, edit))
+            step, edits = replayed(trace), advice.edits_of(trace, window, finding)
+            if isinstance(step, str) or isinstance(edits, str):
+                return self.Replayed(window, finding, str(edits))
+            return self.Replayed(window, finding, lane_builder.build_replayed(trace, step, *edits))
 
         self._post_result(simulated, "replay")
 
