@@ -1181,21 +1181,23 @@ def test_threads_that_other_operators_need_too_still_spin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "size", "loaded_after", "copied"),
+    ("operator", "memory", "size", "loaded_after", "copied"),
     [
-        ("Pageable", 1 << 20, False, True),
-        ("Pageable", 1 << 20, True, False),
-        ("Pageable", 64, False, False),
-        ("Pinned", 1 << 20, False, False),
+        ("to", "Pageable", 1 << 20, False, True),
+        ("zeros", "Pageable", 1 << 20, False, True),
+        ("to", "Pageable", 1 << 20, True, False),
+        ("to", "Pageable", 64, False, False),
+        ("to", "Pinned", 1 << 20, False, False),
     ],
 )
 def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded(
-    memory: str, size: int, loaded_after: bool, copied: bool
+    operator: str, memory: str, size: int, loaded_after: bool, copied: bool
 ) -> None:
     made = Made()
     for number in range(4):
         at, first = number * 500, number * 10 + 1
-        made.step(number, at, at + 500).op("aten::to", at + 5, at + 80).op("aten::div", at + 80, at + 138)
+        made.step(number, at, at + 500)
+        made.op(f"aten::{operator}", at + 5, at + 80).op("aten::div", at + 80, at + 138)
         if loaded_after:  # what is computed is no batch, but metrics of the previous step
             made.add("annotation", "enumerate(DataLoader)#_X.__next__", at + 138, at + 139)
         made.op("aten::copy_", at + 140, at + 260).call(
@@ -1205,9 +1207,10 @@ def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded(
         made.kernel(name, at + 150, at + 250, first, category="memcpy", bytes=size)
         made.launch(GEMM, (at + 270, at + 275), (at + 280, at + 490), first + 1)
     row = found(made.trace(), "host-operators")
-    assert "133 µs a step: to, div" in row["what"]
+    assert f"133 µs a step: {operator}, div" in row["what"]
     assert ("; then the result is copied" in row["what"]) == copied
-    assert ("pinned memory" in row["instead"]) == copied
+    assert ("pinned memory" in row["instead"]) == (copied and operator == "to")
+    assert ("which needs no copy" in row["instead"]) == (operator == "zeros")
     assert (row["wins_ns"] > 0.9 * 133_000 + 50_000) == copied, "the copy too, at the speed of the link"
 
 
@@ -2334,20 +2337,21 @@ def test_nodes_that_are_visited_or_may_be(steps: Sequence[Sequence[tuple[str, in
 
 
 @pytest.mark.parametrize(
-    ("light_us", "more", "worth_it"),
+    ("light_us", "more", "framework", "worth_it"),
     [
-        (150, (), True),
-        (40, (), False),  # too little
-        (150, (("aten::mm", "triton_poi_fused_add_0", 10.0),), False),  # compiled already
+        (150, (), "PyTorch 2.11", True),
+        (40, (), "PyTorch 2.11", False),  # too little
+        (150, (("aten::mm", "triton_poi_fused_add_0", 10.0),), "PyTorch 2.11", False),  # compiled already
+        (150, (), "JAX 0.10.2", False),
     ],
 )
 def test_where_no_rule_finds_a_cost_compiling_is_left_to_try(
-    light_us: float, more: tuple[Op, ...], worth_it: bool
+    light_us: float, more: tuple[Op, ...], framework: str, worth_it: bool
 ) -> None:
     ops = (
         ("aten::mm", "sm90_xmma_gemm_bf16", 300.0),
         ("aten::layer_norm", "vectorized_layer_norm_kernel", light_us),
     )
-    said = advise(gpu_bound(*ops, *more)).verdict
+    said = advise(gpu_bound(*ops, *more, framework=framework)).verdict
     assert ("torch.compile(model)" in said.sentence) == worth_it
     assert said.level == ("warn" if worth_it else "good")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from tuiprof.analyses import run
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import kernel_names
 from tuiprof.model import Trace, Unavailable, Window
+from tuiprof.model.steps import Uncaptured
 
 
 def causes(trace: Trace, window: Window | None = None) -> dict[str, int]:
@@ -53,6 +56,21 @@ def test_a_window_cuts_gaps_and_work() -> None:
     made = Made().launch("a", (0, 1), (2, 40), 1).launch("b", (60, 61), (62, 100), 2)
     found = report("device_idle", made.trace(), Window(30_000, 70_000))
     assert (found.fact("idle_ns"), found.fact("busy_ns")) == (22_000, 18_000)
+
+
+@pytest.mark.parametrize("session", [True, False])
+def test_the_idle_share_without_the_profiler_of_a_single_step_is_known_from_the_session(
+    session: bool,
+) -> None:
+    made = Made().step(0, 0, 800)
+    for index in range(20):
+        at = index * 40
+        made.op("aten::mm", at, at + 35).launch("k", (at + 2, at + 6), (at + 9, at + 14), index + 1)
+    trace = made.trace()
+    trace.info = replace(trace.info, format="kineto")
+    trace.uncaptured = Uncaptured(40, 400_000.0, 390_000.0, 410_000.0) if session else None
+    share = report("device_idle", trace).fact("uncaptured_idle_share")
+    assert share == (pytest.approx(0.75, abs=0.01) if session else None)
 
 
 SPANS = st.lists(

@@ -43,6 +43,14 @@ def operators(
     return made.trace()
 
 
+@pytest.mark.parametrize(("works_us", "scale"), [(34, 1.8), (24, 0.0)])
+def test_the_host_does_not_limit_a_step_that_the_device_nearly_fills_and_a_capture_does_not_slow(
+    works_us: float, scale: float
+) -> None:
+    """The device works for 85 or 60 % of the step; the first host is taken to be as in other sessions."""
+    assert step_of(operators(works=works_us), Uncaptured(40, 8.1e5, 8e5, 8.2e5)).scale == scale
+
+
 def test_what_holds_up_a_single_step_is_no_part_of_the_others() -> None:
     session = Uncaptured(40, 600_000.0, 590_000.0, 610_000.0)
     even, hiccup = step_of(operators(), session), step_of(operators(slow_at=(2,)), session)
