@@ -22,8 +22,8 @@ _UNKNOWN_MORE: Final = 2.0
 #: mapped anew. Fitted to six steps whose loader got workers (docs/predictions.md).
 _HAND_OVER_NS: Final = 300_000.0
 _READ_BYTES_PER_S: Final = 8e9
-#: Where the size of a batch is unknown, as a share of the time to make it, since large batches take long to make and to
-#: transfer; and for all batches, least and most helpful.
+#: If the size of a batch is unknown, fetching it takes this share of the time to make it, since large batches take long
+#: to make and to transfer. The range for all batches, least and most helpful, is given by such shares too.
 _HAND_OVER: Final = 0.1
 _HAND_OVER_RANGE: Final = (0.3, 0.02)
 #: If no core is idle, batches have to become cheaper: read preprocessed, they take this share of the time.

@@ -31,8 +31,8 @@ _FEW_CHANNELS: Final = 32
 _LONGER: Final = 1.8
 #: Share of its time that remains if the trace shows no such pass over the tensor of any norm.
 _KEEP_NORMS: Final = (0.4, 1.0, 0.25)
-#: The backward pass of max pooling has a faster form for channels-last (measured in the same traces), the forward pass
-#: and averages have none.
+#: The backward pass of max pooling has a faster form for channels-last (measured in the same traces); its forward
+#: pass and average pooling have none.
 _POOLS: Final = r"max_pool_backward_nchw"
 _KEEP_POOLS: Final = (0.65, 0.9, 0.45)
 #: What to do, and how sure that is, by the dimensions of the convolutions. Those over a sequence have no channels-last

@@ -13,6 +13,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls, loops
 from tuiprof.analyses.shared.collectives import buffer_broadcasts
+from tuiprof.analyses.shared.optimizers import CLEARS
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
@@ -120,7 +121,7 @@ def _fewer_weights(evidence: Evidence, found: Sequence[_Loop]) -> Edit:
     if not gone:
         return Edit()
     keep = 1 - gone / len(makers)
-    clears = outermost(trace, trace.host_events(r"^Optimizer\.zero_grad#"))
+    clears = outermost(trace, trace.host_events(CLEARS))
     return Edit.of_host(trace, clears, keep) | replace(evidence.without_updates(keep, 1.0), waits=clears[:0])
 
 
@@ -226,9 +227,7 @@ def _runs(evidence: Evidence) -> Iterator[Ints]:
     trace, calls = evidence.trace, evidence.calls
     of_ddp = trace.named(r"^torch(\.|::)distributed", calls.rows) | buffer_broadcasts(calls)
     # Fills of gradients with zeros have a rule of their own.
-    of_others = (
-        calls.backward | evidence.updates.hold(calls.rows) | of_ddp | calls.within(r"^Optimizer\.zero_grad#")
-    )
+    of_others = calls.backward | evidence.updates.hold(calls.rows) | of_ddp | calls.within(CLEARS)
     busy = np.flatnonzero((calls.work_count > 0) & ~of_others)
     keys = calls.tracks[busy].astype(np.int64) * (len(trace.steps) + 1) + calls.steps[busy] + 1
     for key in np.unique(keys):

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.optimizers import CLEARS
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count
@@ -76,7 +77,7 @@ def steps_in_a_row(evidence: Evidence, rows: Ints) -> float:
 
 
 def _many(trace: Trace, evidence: Evidence, rows: Ints, count: float) -> Finding:
-    both = np.union1d(rows, trace.host_events(r"^Optimizer\.zero_grad#"))
+    both = np.union1d(rows, trace.host_events(CLEARS))
     edits = EditRange(
         *(
             evidence.without_operators(both, number / count, part)

@@ -14,7 +14,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.redundant.zeroed_gradients import zero_fills
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls
 from tuiprof.analyses.shared.model_calls import model_calls
-from tuiprof.analyses.shared.optimizers import updates
+from tuiprof.analyses.shared.optimizers import CLEARS, updates
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.units import format_rough_share
@@ -224,7 +224,7 @@ def _cleared(backward: _Backward) -> list[Ints]:
     many weights and is followed by one optimizer step, or adds to these gradients and is such a pass itself.
     """
     trace, passes, stepped = backward.calls.trace, backward.passes, backward.stepped
-    cleared = backward.between(np.sort(trace.starts[trace.host_events(r"^Optimizer\.zero_grad#")])) > 0
+    cleared = backward.between(np.sort(trace.starts[trace.host_events(CLEARS)])) > 0
     lost = [False] * len(passes)
     for i in range(len(passes) - 2, -1, -1):
         mine, following = passes[i], passes[i + 1]

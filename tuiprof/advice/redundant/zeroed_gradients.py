@@ -9,10 +9,10 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import ACCUMULATE, Calls
+from tuiprof.analyses.shared.optimizers import CLEARS
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Mask
 
-_CLEARING: Final = r"^Optimizer\.zero_grad#"
 _ZERO: Final = r"^aten::(_foreach_zero_|zero_|fill_)$"
 #: A gradient that is not added is still stored, which takes this share of the host time of adding it: of 12 µs
 #: while captured, the addition was 8 µs (PyTorch 2.11, a model with 122 weights).
@@ -28,7 +28,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         accumulated &= calls.work_count > 0
     if not zeros.any() or not accumulated.any():
         return
-    clearings = trace.host_events(_CLEARING)
+    clearings = trace.host_events(CLEARS)
     # With several backward passes per step, the later ones always have to add.
     added = 1 - min(len(clearings) / max(len(list(calls.backward_passes())), 1), 1.0)
     keep = np.where(accumulated, added, 0.0)
@@ -46,7 +46,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 def zero_fills(calls: Calls) -> Mask:
     """Return which calls fill gradients with zeros in an optimizer's zero_grad."""
-    return calls.trace.named(_ZERO, calls.rows) & calls.within(_CLEARING)
+    return calls.trace.named(_ZERO, calls.rows) & calls.within(CLEARS)
 
 
 RULE = AdviceRule("zeroed-gradients", find)

@@ -18,7 +18,7 @@ from tuiprof.whatif import EditRange
 #: likely, least and most helpful. And the share of the host time.
 _KEEP = (0.2, 0.6, 0.05)
 _KEEP_HOST = 0.3
-#: What computes a size of what it is given, and what makes a tensor of it.
+#: Operators that compute a size from a tensor, and operators that make a tensor of a given size.
 _SIZES = r"^aten::(max|amax|sum|count_nonzero)$"
 _MAKES = r"^aten::((new_)?(zeros|ones|full|empty)|arange)$"
 #: Bytes of a size, which is an int64.

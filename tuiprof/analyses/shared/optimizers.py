@@ -12,6 +12,8 @@ from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.trace import Trace, cached_on_trace
 
 _STEP = r"^Optimizer\.step#"
+#: Ranges in which an optimizer clears gradients.
+CLEARS = r"^Optimizer\.zero_grad#"
 
 
 @dataclass(frozen=True, slots=True)
