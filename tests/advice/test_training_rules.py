@@ -268,6 +268,28 @@ def test_gradients_of_a_first_pass_that_may_be_needed(trace: Trace) -> None:
     assert finding(trace, "unneeded-gradients") is None
 
 
+def test_gradients_that_are_added_in_a_closure_are_used_by_the_update_after_it() -> None:
+    """Lightning accumulates gradients: the second pass, which has one more layer, is in the optimizer's closure."""
+    steps = Steps()
+    for _ in range(4):
+        for layers in (4, 5):
+            begin = steps.now
+            if layers == 4:
+                steps.within("Optimizer.zero_grad#SGD.zero_grad")
+            for number in range(layers):
+                steps.op("aten::linear", ((GEMM, 100),), sequence=10 * layers + number)
+            for number in reversed(range(layers)):
+                both = ((GEMM, 100), (GEMM, 100))
+                steps.op(f"{AUTOGRAD}: MmBackward0", both, sequence=10 * layers + number, track=BACKWARD)
+                added = layers == 5 and number < 4
+                inside = "aten::add_" if added else "aten::detach"
+                steps.op(ACCUMULATE, ((ELEMENTWISE, 20),) * added, inside=inside, track=BACKWARD)
+        steps.op("aten::_fused_sgd_", ((ELEMENTWISE, 100),))
+        steps.made.add("annotation", "Optimizer.step#SGD.step", begin, steps.now)
+        steps.end()
+    assert finding(steps.trace(), "unneeded-gradients") is None
+
+
 @pytest.mark.parametrize(
     "trace",
     [trained((False,) * 6), trained((True,) * 6), trained((True,) * 4 + (False,) * 2, graphs=True)],

@@ -32,11 +32,11 @@ _MAKING: Final = re.compile(
 _MAKE_THERE: Final = (
     "create it on the device (device=...), which needs no copy; if it is constant, once before the loop"
 )
-#: Share of what steps that stand out take longer than the others: likely, least and most helpful. If threads keep other
-#: cores busy, one of them may have to wait for a core, and an operator ends when its last thread does.
+#: Share of the time by which a few steps are longer than the others: likely, least and most helpful. If threads keep
+#: other cores busy, one of them may have to wait for a core, and an operator ends when its last thread does.
 _OF_OUTLIERS: Final = (0.5, 0.0, 1.0)
 #: A thread does not wait longer for a core: the period of a container's CPU quota. A step that takes longer by more
-#: than that also does something else, as an evaluation or a checkpoint.
+#: than that also does something else, such as an evaluation or a checkpoint.
 _LONGEST_WAIT_NS: Final = 100_000_000
 _IN_MEAN: Final = (
     "; of the time by which a few steps are much longer, half is counted, averaged over all steps"

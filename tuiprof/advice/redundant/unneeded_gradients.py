@@ -14,6 +14,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.redundant.zeroed_gradients import zero_fills
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls
 from tuiprof.analyses.shared.model_calls import model_calls
+from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.units import format_rough_share
@@ -57,6 +58,22 @@ class _Backward:
     def passes(self) -> list[Ints]:
         """The nodes of each pass, as indices."""
         return list(self.calls.backward_passes())
+
+    @cached_property
+    def steps(self) -> Ints:
+        """When optimizers begin to update, ns."""
+        return np.sort(updates(self.calls.trace).starts)
+
+    @cached_property
+    def stepped(self) -> Ints:
+        """How many optimizers update between each pass and the next one."""
+        return self.between(self.steps)
+
+    def between(self, instants: Ints) -> Ints:
+        """Return how many of some sorted instants, ns, lie between each pass and the next one."""
+        trace = self.calls.trace
+        starts = [trace.starts[self.calls.rows[nodes[0]]] for nodes in self.passes]
+        return np.diff(np.searchsorted(instants, np.array([*starts, trace.span[1]])))
 
     @cached_property
     def accumulated(self) -> Mask:
@@ -113,11 +130,10 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
     cleared before the next one. Gradients that are filled with zeros still exist, as do those that CUDA graphs clear.
     """
     calls, accumulated, added = backward.calls, backward.accumulated, backward.added
-    steps = len(trace.host_events(r"^Optimizer\.step#"))
     graphs = trace.named(r"^(cuda|hip)GraphLaunch", trace.host_calls).any()
-    if not steps or graphs or not added.any() or backward.zeroed:
+    if not len(backward.steps) or graphs or not added.any() or backward.zeroed:
         return
-    several = len(backward.passes) > steps
+    several = len(backward.passes) > len(backward.steps)
     passes = _cleared(backward) if several else backward.passes
     unneeded = np.zeros(len(calls.rows), dtype=bool)
     halved, unread = unneeded.copy(), unneeded.copy()
@@ -168,16 +184,13 @@ def _of_inputs(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterato
     nothing clears the gradients of the weights, the optimizer may update the input, as in style transfer.
     """
     calls, accumulated = backward.calls, backward.accumulated
-    steps = np.sort(evidence.updates.starts)
     of_input = calls.works_of("convolution") & trace.named("dgrad", trace.device_work)
     with_input = calls.work_ns_of(of_input)
     replaced = accumulated if backward.zeroed else accumulated & ~backward.added
     light = backward.named(*_HANDS_ON, *_SCALES) | replaced
     of_gradients = trace.named(_OF_GRADIENTS, calls.rows)
-    starts = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in backward.passes] + [trace.span[1]])
-    is_last = np.diff(np.searchsorted(steps, starts)) > 0
     first, casts = list[int](), list[int]()
-    for nodes in itertools.compress(backward.passes, is_last):
+    for nodes in itertools.compress(backward.passes, backward.stepped):
         layers = np.flatnonzero(backward.heavy[nodes])
         if not len(layers) or not with_input[nodes[layers[-1]]] or of_gradients[nodes].any():
             continue
@@ -210,13 +223,8 @@ def _cleared(backward: _Backward) -> list[Ints]:
     After such a pass there is no optimizer step before the next pass, which either begins with cleared gradients of as
     many weights and is followed by one optimizer step, or adds to these gradients and is such a pass itself.
     """
-    trace, calls, passes = backward.calls.trace, backward.calls, backward.passes
-    steps, clears = (
-        np.sort(trace.starts[trace.host_events(rf"^Optimizer\.{name}#")]) for name in ("step", "zero_grad")
-    )
-    starts = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in passes] + [trace.span[1]])
-    stepped = np.diff(np.searchsorted(steps, starts))
-    cleared = np.diff(np.searchsorted(clears, starts)) > 0
+    trace, passes, stepped = backward.calls.trace, backward.passes, backward.stepped
+    cleared = backward.between(np.sort(trace.starts[trace.host_events(r"^Optimizer\.zero_grad#")])) > 0
     lost = [False] * len(passes)
     for i in range(len(passes) - 2, -1, -1):
         mine, following = passes[i], passes[i + 1]

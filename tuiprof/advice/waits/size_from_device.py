@@ -65,7 +65,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             f"sizes are computed on the device and read ({name}, then .item()), {evidence.rhythm(row)}",
             evidence.location(row),
-            "give the size, which the host mostly knows: dim_size=, num_classes=, the length of the batch",
+            "give the size, which the host usually knows: dim_size=, num_classes=, the length of the batch",
             "high" if row.at_line else "medium",
             "a tensor is made right after the value was read, and no gradient goes through it",
             calls.edit(calls.mask(computed, calls.inside(evidence.calls_of(row)))),

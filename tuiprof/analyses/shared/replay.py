@@ -91,7 +91,7 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
         np.searchsorted(after, before + MAX_LAUNCHES, side="right") - np.arange(len(starts)), 1
     )
     limited = counts[after[-1] - before > MAX_LAUNCHES]
-    # As many as most steps allow: more of those with few launches would fit, as of an evaluation.
+    # As many as most steps allow: of steps with few launches, such as those of an evaluation, more would fit.
     count = int(np.median(limited)) if len(limited) else len(starts)
     # Those that take about as long as most: the first captured step is often far longer.
     unusual = np.cumsum(np.append(0.0, np.abs(ends - starts - np.median(ends - starts))))
