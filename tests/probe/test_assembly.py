@@ -98,6 +98,21 @@ def test_a_step_ends_with_the_phase_in_which_its_optimizer_stepped() -> None:
     ]
 
 
+def test_a_step_that_is_found_to_have_ended_inside_a_phase_ends_with_the_phase() -> None:
+    update = (OPTIMIZER, 10, 20, HERE), ("update", 5, 25, HERE)
+    found = (OPTIMIZER, 30, 40, HERE), (END, 0, 20, None, False, 41)
+    assert made((BEGIN, 1), *update, *found, (END, 1, 40, None, False, 41)) == [
+        (0, 25, 24, [OPTIMIZER, "update"]),
+        (1, 40, 15, [OPTIMIZER]),
+    ]
+
+
+def test_a_step_that_is_found_to_have_ended_does_not_end_with_a_phase_that_began_before_it() -> None:
+    parts = (OPTIMIZER, 30, 40, HERE), ("loop", 5, 60, HERE)
+    steps = made((BEGIN, 1), (END, 0, 20, None, False, 21), *parts, (END, 1, 40, None, False, 61))
+    assert steps == [(0, 20, 19, []), (1, 40, 20, [OPTIMIZER, "loop"])]
+
+
 def test_what_the_probe_does_inside_a_phase_is_not_its_time() -> None:
     assembly = Assembly(born=1)
     assembly.thread = HERE

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from installed import needs
 from probe_runs import Run
+
+from tuiprof.analyses.shared.model_calls import PROBE_RANGE
 
 needs("torch")
 
@@ -47,12 +50,17 @@ LINE = MODEL[: MODEL.index("# the line")].count("\n") + 1
 CAPTURE = [{"id": "a", "steps": 2, "at": 6}]
 
 
-def marked(done: Run) -> Counter[str]:
-    """Return how often which calls are marked in the capture, without the file."""
+def ranges(done: Run) -> list[str]:
+    """Return the names of the ranges in the capture."""
     assert done.code == 0, done.err
     events = done.events(done.captures("a")[-1])
-    found = [event["name"] for event in events if event.get("cat") == "user_annotation"]
-    return Counter(name.partition(" #")[0] + name[name.index(",") :] for name in found if ", at " in name)
+    return [event["name"] for event in events if event.get("cat") == "user_annotation"]
+
+
+def marked(done: Run) -> Counter[str]:
+    """Return how often which calls are marked in the capture, without the number of the module."""
+    found = [name for name in ranges(done) if ", at " in name]
+    return Counter(name.partition(" #")[0] + name[name.index(",") :] for name in found)
 
 
 def same(done: Run) -> dict[str, int]:
@@ -67,7 +75,8 @@ def same(done: Run) -> dict[str, int]:
 def test_a_module_called_again_on_the_same_tensor_is_marked_with_its_line(
     run_forked: Callable[..., Run],
 ) -> None:
-    calls = marked(run_forked(MODEL + "train(Decoder())", requests=CAPTURE))
+    done = run_forked(MODEL + "train(Decoder())", requests=CAPTURE)
+    calls = marked(done)
     again = {name: count for name, count in calls.items() if "same inputs" in name}
     assert list(again.values()) == [2 * 2], "of the outermost module alone, in both steps"
     (name,) = again
@@ -76,6 +85,10 @@ def test_a_module_called_again_on_the_same_tensor_is_marked_with_its_line(
     assert name.endswith("turns")
     first = {name.partition(",")[0]: count for name, count in calls.items() if name not in again}
     assert first == {"Keys": 2, "Linear": 2}, "the first call, and the part of it that sees the same tensor"
+    compared = [name for name in ranges(done) if re.search(PROBE_RANGE, name)]
+    assert len(compared) == sum(calls.values()), (
+        "what it takes to compare the inputs is known to be the probe's"
+    )
 
 
 UNLIKE = """

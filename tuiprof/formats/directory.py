@@ -139,8 +139,9 @@ def _by_capture(name: str, files: Iterable[tuple[int, Path]], rank_from: RankSou
 
 
 def _run(name: str, files: Mapping[int, Path], rank_from: RankSource) -> Run:
-    statuses = {rank: _size_and_time(path) for rank, path in files.items()}
-    ordered = tuple(RankFile(rank, files[rank], rank_from, *statuses[rank]) for rank in sorted(files))
+    ordered = tuple(
+        RankFile(rank, path, rank_from, *_size_and_time(path)) for rank, path in sorted(files.items())
+    )
     return Run(name, ordered, max(_written(file) for file in ordered))
 
 

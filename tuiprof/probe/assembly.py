@@ -152,9 +152,9 @@ class Assembly:
         self.ended = n + 1
 
     def _until(self, t: int) -> tuple[int, list[Part], list[Part]]:
-        """Return when a step ended that is said to have ended at a time, its parts, and those after it.
+        """Return when a step ended, its parts, and those after it.
 
-        It ends with the part that it is said to have ended in.
+        It ended at ``t``, which may be long past, or if that is inside a part, with that part.
         """
         parts = self._parts
         if not parts or parts[-1][2] <= t:  # nearly always
