@@ -15,6 +15,7 @@ from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
 from tuiprof.analyses.shared.changes import figure_of
 from tuiprof.analyses.shared.frames import ancestry_of
+from tuiprof.analyses.shared.instructions import source_line
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.optimizers import Updates, updates
 from tuiprof.analyses.shared.replay import replayed
@@ -192,9 +193,12 @@ class Evidence:
     def function_of(self, row: int) -> str:
         """Return the user's function around a host event, or around the launch of device work; empty = no Python frame.
 
-        For the backward pass, which runs outside user functions, it is the function that called the forward pass.
+        For the backward pass, which runs outside user functions, it is the function that called the forward pass. For
+        work of a compiled program that has its source lines, it is the line.
         """
         trace, calls = self.trace, self.calls
+        if line := source_line(trace, row):
+            return line
         launch = int(trace.links.launch_of[row])
         host = row if trace.on_host[row] else launch
         if host < 0:
