@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from analyses.made import BACKWARD, Made
+from host_ahead import Steps
 
 from tuiprof.advice import advise, all_of, losses_of, priorities
 from tuiprof.advice.answer import answer
@@ -19,59 +20,6 @@ ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add
 REDUCE = "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<c10::BFloat16, sum_functor>>"
 SOFTMAX = "void cunn_SoftMaxForward<8>"
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
-
-
-class Steps:
-    """Steps of a device that its host is ahead of: each operator has one kernel or none."""
-
-    def __init__(self) -> None:
-        self.made = Made()
-        self._at, self._free, self._number = 0.0, 30.0, 0
-        self._begun = 0.0
-
-    def op(
-        self, name: str, kernels: tuple[tuple[str, float], ...] = (), inside: str = "", **columns: Any
-    ) -> Steps:
-        """Add an operator with what it launches, each with its µs, and one that lies inside of it."""
-        begin = self._at
-        self._at += 10 * max(len(kernels), 1)
-        self.made.op(name, begin, self._at - 1, **columns)
-        if inside:
-            self.made.op(inside, begin + 1, self._at - 2, track=columns.get("track", 0))
-        for index, (kernel, works) in enumerate(kernels):
-            self._number += 1
-            call = (begin + 10 * index + 2, begin + 10 * index + 4)
-            self.made.call("cudaLaunchKernel", *call, correlation=self._number, track=columns.get("track", 0))
-            self.made.kernel(kernel, self._free, self._free + works, self._number)
-            self._free += works
-        return self
-
-    @property
-    def now(self) -> float:
-        """When the next operator begins, µs."""
-        return self._at
-
-    def within(
-        self, name: str, *ops: tuple[str, tuple[tuple[str, float], ...]], first: int | None = None
-    ) -> Steps:
-        """Add a range with operators, whose autograd nodes are numbered from ``first`` on."""
-        begin = self._at
-        self._at += 1
-        for index, (op, kernels) in enumerate(ops):
-            self.op(op, kernels, sequence=None if first is None else first + index)
-        self._at += 1
-        self.made.add("annotation", name, begin, self._at)
-        return self
-
-    def end(self) -> None:
-        """End a step."""
-        number = sum(row["name"].startswith("ProfilerStep") for row in self.made.rows)
-        self.made.step(number, self._begun, self._at)
-        self._begun = self._at
-
-    def trace(self) -> Trace:
-        """Return the trace."""
-        return self.made.trace()
 
 
 def finding(trace: Trace, rule: str) -> dict[str, Any] | None:
@@ -357,6 +305,44 @@ def test_what_is_computed_alike_from_both_passes_is_computed_once(
             for op in uses:
                 steps.op(f"aten::{op}", ((ELEMENTWISE, 50),))
         steps.within("Optimizer.step#SGD.step", ("aten::_fused_sgd_", ((ELEMENTWISE, 100),)))
+        steps.end()
+    assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(saved_us * 1000, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("before", "without_gradients", "learned", "saved_us"),
+    [
+        ((), ("exp", "of the loader", "mul"), ("exp", "mul"), 600 + 2 * 50),
+        (("exp",), (), ("exp",), 600),  # what follows the second pass begins the next step
+        ((), ("exp", "other model"), ("exp", "another model"), 600 + 50),
+        (
+            (),
+            ("exp", "backward"),
+            ("exp", "backward"),
+            600 + 50,
+        ),  # as of an auxiliary loss, on a CPU's thread
+    ],
+)
+def test_only_what_the_same_step_computes_from_both_passes_is_computed_once(
+    before: tuple[str, ...], without_gradients: tuple[str, ...], learned: tuple[str, ...], saved_us: float
+) -> None:
+    steps = Steps()
+    models = {"other model": "Reward #2, no gradients", "another model": "Value #3, no gradients"}
+    layers = [("aten::linear", ((GEMM, 100),))] * 6
+    passes = [("GPT #1, no gradients", without_gradients), ("GPT #1", learned)]
+    for _ in range(4):
+        for name, uses in [("", before), *(passes[::-1] if before else passes)]:
+            if name:
+                steps.within(name, *layers)
+            for use in uses:
+                if use in models:
+                    steps.within(models[use], *layers)
+                elif use == "of the loader":
+                    steps.op("aten::stack", track=BACKWARD)
+                elif use == "backward":
+                    steps.op(f"{AUTOGRAD}: MulBackward0", ((ELEMENTWISE, 50),))
+                else:
+                    steps.op(f"aten::{use}", ((ELEMENTWISE, 50),))
         steps.end()
     assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(saved_us * 1000, rel=0.02)
 

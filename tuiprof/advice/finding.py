@@ -15,6 +15,7 @@ from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
 from tuiprof.analyses.shared.changes import figure_of
 from tuiprof.analyses.shared.frames import ancestry_of
+from tuiprof.analyses.shared.instructions import source_line
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.optimizers import Updates, updates
 from tuiprof.analyses.shared.replay import replayed
@@ -192,7 +193,8 @@ class Evidence:
     def function_of(self, row: int) -> str:
         """Return the user's function around a host event, or around the launch of device work; empty = no Python frame.
 
-        For the backward pass, which runs outside user functions, it is the function that called the forward pass.
+        For the backward pass, which runs outside user functions, it is the function that called the forward pass. For
+        work of a compiled program that has its source lines, it is the line.
         """
         return self.functions_of(np.array([row]))[0]
 
@@ -207,10 +209,10 @@ class Evidence:
         made_by = calls.forward[call[inside]]
         hosts[inside] = calls.rows[np.where(made_by >= 0, made_by, call[inside])]
         frames, running = ancestry_of(trace, hosts[known]).frames, _frames.running_at_start(trace)
-        found = [""] * len(rows)
+        found = [source_line(trace, row) for row in rows.tolist()]
         for index, codes in zip(known.tolist(), frames.tolist(), strict=True):
             spot = _frames.spot([trace.names[code] for code in codes if code >= 0], running)
-            if spot is not None:
+            if spot is not None and not found[index]:
                 where, _, caller = spot
                 found[index] = _called_from(caller, where)
         return found
