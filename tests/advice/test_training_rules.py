@@ -503,6 +503,42 @@ def test_a_module_in_a_model_that_is_called_again_is_no_other_finding() -> None:
     assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
 
 
+def adversarial(learns: str, after: tuple[str, ...] = (), part: str = "") -> Trace:
+    """Steps of a GAN that generates twice, with a backward pass and an update between that go through one of the two.
+
+    The second generation learns; ``part`` names the line of the calls, if they are of a module.
+    """
+    steps = Steps()
+    for _ in range(4):
+        layers = [("aten::linear", ((GEMM, 100),))] * 6
+        steps.within(f"Generator #1{part}", *layers, first=1)
+        steps.within("Critic #2", *layers * 5, first=101)
+        for number in reversed(range(101, 131) if learns == "Critic" else range(1, 7)):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
+            steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        steps.within("Optimizer.step#SGD.step", *[("aten::add_", ((ELEMENTWISE, 1),))] * 30)
+        steps.within(f"Generator #1, same inputs{part}", *layers, first=21)
+        for name in after:
+            steps.within(name, *layers, first=31)
+        for number in reversed(range(31, 37)) if after else ():
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
+        for number in reversed(range(21, 27)):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
+            steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        steps.end()
+    return steps.trace()
+
+
+@pytest.mark.parametrize("part", ["", ", at /w/train.py:12 step"], ids=["model", "module"])
+def test_another_model_may_learn_between_calls_on_the_same_inputs(part: str) -> None:
+    row = found(adversarial("Critic", part=part), "repeated-forward")
+    # The backward pass stays: none goes through the first call.
+    assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+    later = found(adversarial("Critic", (f"Generator #1{part}",), part), "repeated-forward")
+    assert later["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03), "nor through an earlier one"
+    assert finding(adversarial("Generator", part=part), "repeated-forward") is None
+
+
 def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     trace = trained((False,) * 6)
     length = float((trace.steps.ends - trace.steps.starts).mean())
