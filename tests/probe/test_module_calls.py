@@ -147,6 +147,24 @@ train(Once(), lambda n: print(n, torch.nn.Module._call_impl is original))
     assert wrapped == ["4"], "after the end of that step: in the one before the capture"
 
 
+def test_a_child_that_is_forked_meanwhile_has_nothing_wrapped(run_forked: Callable[..., Run]) -> None:
+    script = """
+import os
+class Forking(Decoder):
+    def turns(self, memory):
+        wrapped = torch.nn.Module._call_impl is not original
+        if os.fork() == 0:
+            if wrapped: print(torch.nn.Module._call_impl is original, flush=True)
+            os._exit(0)
+        os.wait()
+        return super().turns(memory)
+train(Forking())
+"""
+    done = run_forked(MODEL + script, requests=CAPTURE)
+    assert same(done) == {"Keys": 2}
+    assert done.out == "True\n" * 3, "in the step before the capture, and in both of the capture"
+
+
 def test_a_marked_module_that_fails_is_left_as_it_was(run_forked: Callable[..., Run]) -> None:
     script = """
 import traceback

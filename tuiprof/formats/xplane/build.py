@@ -15,6 +15,7 @@ import polars as pl
 from tuiprof.formats.event_table import Ints, in_words, optional, order_of, step_markers
 from tuiprof.formats.session_files import read_sync_sites
 from tuiprof.formats.xplane import words
+from tuiprof.formats.xplane.hlo import HloPrograms
 from tuiprof.formats.xplane.protobuf import Damaged
 from tuiprof.formats.xplane.space import Lookup, Named, Space, dense, times
 from tuiprof.formats.xplane.words import Row, describe, tracks_of
@@ -234,7 +235,7 @@ class Builder:
             read.phases["aggregated"] = int(untimed.sum())
         steps = self._steps(ts, end, stats)
         read.remarks = _remarks(space, self.shifts, self.waits, steps)
-        return Trace(
+        trace = Trace(
             events,
             tracks_of(space, self._threads()),
             describe(space, self.path, self.origin),
@@ -246,6 +247,8 @@ class Builder:
             dispatched=None if steps is None else self._dispatched(ordinal),
             raw=RawEvents(space),
         )
+        trace.programs = HloPrograms(space)
+        return trace
 
     def _threads(self) -> dict[int, int]:
         """Return the thread of each line that the probe marked."""
