@@ -1364,27 +1364,43 @@ def test_what_a_metric_computes_between_its_waits_is_not_free() -> None:
     assert computing["wins_low_ns"] < alone["wins_ns"] + 20_000, "updating the metric may be all of it"
 
 
-def test_the_line_of_a_loop_is_known_by_its_waits() -> None:
-    made, sites = Made(), []
+def reading(*lines: str) -> list[tuple[str, str]]:
+    """Return what is said of the loops in steps, and where they are: one at each of these lines, which all read."""
+    made, sites, correlation = Made(), [], 0
     for number in range(4):
-        at = number * 2_000
-        made.step(number, at, at + 2_000)
-        for index in range(20):
-            begin, correlation = at + 10 + index * 90, number * 1000 + index * 10 + 1
-            for part, op in enumerate(("aten::index", "aten::norm")):
-                start = begin + part * 20
-                made.op(op, start, start + 18)
-                launched = (start + 5, start + 9), (start + 12, start + 15)
-                made.launch(REDUCE, *launched, correlation + part)
-            made.op("aten::item", begin + 40, begin + 80)
-            made.call("cudaStreamSynchronize", begin + 42, begin + 75, correlation=correlation + 5)
-            sites.append(site(begin + 74, "train.py:7 clip"))
-        made.op("aten::item", at + 1_900, at + 1_990)
-        made.call("cudaStreamSynchronize", at + 1_910, at + 1_980, correlation=number * 1000 + 999)
-        sites.append(site(at + 1_979, "train.py:9 log"))
-    row = found(made.trace(sync_sites=sites), "kernel-loop")
-    assert "20 times in a row" in row["what"]
-    assert row["where"] == "clip, train.py:7"
+        at = number * 2_000 * (len(lines) + 1)
+        made.step(number, at, at + 2_000 * (len(lines) + 1))
+        for line in lines:
+            for index in range(20):
+                begin, correlation = at + 10 + index * 90, correlation + 10
+                for part, op in enumerate(("aten::index", "aten::norm")):
+                    start = begin + part * 20
+                    made.op(op, start, start + 18)
+                    launched = (start + 5, start + 9), (start + 12, start + 15)
+                    made.launch(REDUCE, *launched, correlation + part)
+                made.op("aten::item", begin + 40, begin + 80)
+                made.call("cudaStreamSynchronize", begin + 42, begin + 75, correlation=correlation + 5)
+                sites.append(site(begin + 74, line))
+            made.op("aten::item", at + 1_900, at + 1_950)
+            made.call("cudaStreamSynchronize", at + 1_910, at + 1_940, correlation=correlation + 8)
+            sites.append(site(at + 1_939, "train.py:9 log"))
+            made.op("aten::linear", at + 1_960, at + 1_990)
+            made.launch(GEMM, (at + 1_962, at + 1_970), (at + 1_972, at + 1_988), correlation + 9)
+            at += 2_000
+    rows = advise(made.trace(sync_sites=sites)).table("findings").rows.filter(pl.col("rule") == "kernel-loop")
+    return rows.select("what", "where").rows()
+
+
+def test_the_line_of_a_loop_is_known_by_its_waits() -> None:
+    ((what, where),) = reading("train.py:7 clip")
+    assert "20 times in a row" in what
+    assert where == "clip, train.py:7"
+
+
+def test_loops_at_two_lines_are_findings_of_their_own() -> None:
+    found_ = reading("train.py:7 clip", "train.py:30 log", "train.py:7 clip")
+    assert [where for _, where in found_] == ["clip, train.py:7", "log, train.py:30"]
+    assert found_[0][0].endswith(", one of 2 loops a step")
 
 
 @pytest.mark.parametrize(
@@ -2211,10 +2227,12 @@ def test_an_optimizer_is_told_to_use_what_it_has(optimizer: str, said: str) -> N
         made.step(number, at, at + 20_000).add(
             "annotation", f"Optimizer.step#{optimizer}.step", at + 5, at + 19_000
         )
-        for index in range(600):
-            made.op(f"aten::op{index % 6}", at + 10 + index * 30, at + 30 + index * 30)
-    row = found(made.trace(), "operator-loop")
+        for index in range(600):  # parameters of two kinds
+            made.op(f"aten::op{index % 6 + index // 300}", at + 10 + index * 30, at + 30 + index * 30)
+    trace = made.trace()
+    row = found(trace, "operator-loop")
     assert said in row["instead"]
+    assert "operator-loop" not in advise(trace).table("findings").rows["rule"].to_list()[1:]
     assert ("fused=True" in row["instead"]) == (said == "fused=True")
 
 

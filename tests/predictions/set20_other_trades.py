@@ -521,6 +521,7 @@ class DeepFM(nn.Module):
     "half of the square of the sum less the sum of the squares",
     "operator-loop",
     "kernel-loop",
+    says="sum",
     may_precede=("launch-bound", "uncompiled-step", "dense-embedding-gradient"),
 )
 def _(bad: bool) -> Step:
