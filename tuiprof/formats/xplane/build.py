@@ -14,6 +14,7 @@ import polars as pl
 
 from tuiprof.formats.event_table import Ints, in_words, optional, order_of, step_markers
 from tuiprof.formats.session_files import read_sync_sites
+from tuiprof.formats.xla_names import of_stream
 from tuiprof.formats.xplane import words
 from tuiprof.formats.xplane.hlo import HloPrograms
 from tuiprof.formats.xplane.protobuf import Damaged
@@ -300,7 +301,7 @@ class Builder:
             if row is Row.HOST:
                 category = words.of_host(name, runs_python=bool(line))
             elif row is Row.STREAM:
-                category = words.of_stream(name, line, kinds[kind])
+                category = of_stream(name, line, kinds[kind])
             elif row in (Row.OPS, Row.ASYNC):
                 category = words.of_tpu_op(name, hlo.get((plane, name), ""))
             else:
