@@ -2326,18 +2326,25 @@ def test_copies_that_a_program_waits_for(
         assert row["wins_ns"] == pytest.approx(0.8 * 300_000, rel=0.01)
 
 
-def layered(*between: str, layers: int = 4, layer: str = GEMM, backward: bool = True) -> Trace:
-    """Steps of layers that are a kernel each, with operators without gradients before each of them."""
+def layered(
+    *between: str, layers: int = 4, layer: str = GEMM, backward: bool = True, applied: int = 0
+) -> Trace:
+    """Steps of layers that are a kernel each, with operators without gradients before each of them.
+
+    Right after these, a number of operators with gradients apply what they compute.
+    """
     made, correlation, free = Made(), 0, 20.0
+    length = 250 + 80 * applied
     for number in range(4):
-        at = number * 250
-        made.step(number, at, at + 250)
+        at = number * length
+        made.step(number, at, at + length)
         begin = at + 5.0
         sequences: list[int] = []
-        for operator in (*between, "aten::mm") * layers:
+        for operator in (*between, *["aten::add"] * applied, "aten::mm") * layers:
             correlation, kernel, took = correlation + 1, ELEMENTWISE, 20
             if operator == "aten::mm":
                 kernel, took = layer, 100
+            if operator in ("aten::add", "aten::mm"):
                 sequences.append(correlation)
             made.op(operator, begin, begin + 8, sequence=correlation)
             made.launch(kernel, (begin + 2, begin + 5), (free, free + took), correlation)
@@ -2360,6 +2367,15 @@ def test_what_is_the_same_in_each_layer_is_computed_once() -> None:
     assert row["wins_low_ns"] == 0, "perhaps it is not the same"
     assert "arange → sub → gt" in row["because"]
     assert "4 layers" in row["what"]
+
+
+@pytest.mark.parametrize(("applied", "left"), [(0, 1 / 4), (2, 1 / 4), (4, 1)])
+def test_what_layers_compute_again_is_no_chain_to_fuse(applied: int, left: float) -> None:
+    again, another = (
+        found(layered(*chain, applied=applied), "elementwise-chain")["wins_ns"]
+        for chain in (MASK, ("aten::neg", *MASK[1:]))
+    )
+    assert again == pytest.approx(left * another, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 The script's file is not modified. The module with the line or function is compiled with one additional call, at the
 same line numbers; nothing else changes, and the bytecode is not cached. The main script is not imported: for it, a
 path hook claims that the file is an archive with a ``__main__``. This works the same on every version of Python.
-What is called is also a global of that module: what pickles its functions by value (cloudpickle) pickles that with them.
+What is called is a global of that module too, so that it is pickled with functions that are pickled by value
+(cloudpickle).
 
 ``--step-at``: a step ends each time the statement at the line has run; for a loop, after each iteration.
 ``--step-function``: each time the function returns.
@@ -158,8 +159,8 @@ class _Given:
 
     def __reduce__(self) -> Any:
         """Let cloudpickle write a function for another process, where it ends that one's steps, if it has any."""
-        nothing = type(sys.implementation)(ended=monotonic_ns, begins=bool)
-        return getattr, (builtins, _GIVEN, nothing)
+        namespace: Any = type(sys.implementation)
+        return getattr, (builtins, _GIVEN, namespace(ended=monotonic_ns, begins=bool))
 
     def _note(self, text: str) -> None:
         """Report an error, in the log and on stderr."""
