@@ -316,6 +316,21 @@ def test_a_loop_of_short_operators_on_a_cpu_names_its_function_and_counts_its_ba
     assert row["wins_ns"] == pytest.approx(2 * (9 * 180_000 + 120_000 + 20_000) * 9 / 10)
 
 
+def test_loops_that_call_something_else_on_a_cpu_are_findings_of_their_own() -> None:
+    made = Made()
+    for number in range(2):
+        at = number * 4000
+        made.step(number, at, at + 4000).add("python_function", "train.py(46): loss", at + 100, at + 3900)
+        for begin, names in ((100, ("slice", "add")), (1300, ("mul", "exp")), (2500, ("add", "slice"))):
+            made.op("aten::linear", at + begin - 90, at + begin - 10)
+            for index in range(20):
+                start = at + begin + index * 50
+                made.op(f"aten::{names[index % 2]}", start, start + 20)
+    findings = advice(made.trace()).table("findings").rows
+    said = findings.filter(pl.col("rule") == "operator-loop")["what"].to_list()
+    assert [what.rpartition(": ")[2] for what in said] == ["slice → add", "mul → exp"]
+
+
 @pytest.mark.parametrize(
     "trace",
     [

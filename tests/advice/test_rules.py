@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from analyses.made import BACKWARD, MAIN, Made, report, site
+from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report, site
+from host_ahead import Steps
 
 from tuiprof.advice import advise
 from tuiprof.advice.finding import Evidence
@@ -447,6 +448,55 @@ def test_batch_norms_take_some_passes_over_their_tensor(
     assert row["wins_ns"] == pytest.approx((100 + 100 - left_us) * 1000, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("between", "track", "kernels", "left_us"),
+    [
+        ((), MAIN, ((UNARY, 10.0),), 9.4 * 5),  # a view
+        (((UNARY, 1.0),), BACKWARD, ((UNARY, 10.0),), 9.4 * 5),  # of another thread
+        ((), MAIN, ((UNARY, 5.0), (UNARY, 5.0)), 0.4 * 100),  # maybe of other tensors
+    ],
+)
+def test_the_next_operator_of_the_thread_with_one_pass_shows_the_size_of_a_normed_tensor(
+    between: tuple[tuple[str, float], ...], track: int, kernels: tuple[tuple[str, float], ...], left_us: float
+) -> None:
+    steps = Steps()
+    for _ in range(4):
+        for operator, kernel, takes_us in CONVOLUTIONS:
+            steps.op(operator, ((kernel, takes_us),))
+        steps.op("aten::other", between, track=track)
+        steps.op("aten::gelu", kernels)
+        steps.op("aten::linear", ((GEMM, 100),))
+        steps.end()
+    row = found(steps.trace(), "channels-last")
+    assert row["wins_ns"] == pytest.approx((100 + 100 - left_us) * 1000, rel=0.01)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_backward_pass_of_a_batch_norm_takes_passes_over_the_same_tensor(known: bool) -> None:
+    """A norm in channels-first is the last operator; of a node of an unknown operator it says nothing."""
+    steps = Steps()
+    backward = ("void at::native::batch_norm_backward_kernel<float>", 100.0)
+    for _ in range(4):
+        for number, (operator, kernel, takes_us) in enumerate(CONVOLUTIONS):
+            steps.op(operator, ((kernel, takes_us),), sequence=number)
+        steps.op("aten::relu", ((UNARY, 10),), sequence=3)
+        sequence = 2 if known else None
+        node = f"{AUTOGRAD}: NativeBatchNormBackward0"
+        steps.op(node, (backward,), sequence=sequence, track=BACKWARD)
+        steps.op(f"{AUTOGRAD}: ConvolutionBackward0", ((GEMM, 300),), sequence=1, track=BACKWARD)
+        steps.op("aten::group_norm", (("RowwiseMomentsCUDAKernel<float>", 100),))
+        # Launched by a library of its own, in no operator.
+        begin, correlation = steps.now - 0.8, 10_000 + int(steps.now)
+        steps.made.call("cudaLaunchKernel", begin, begin + 0.6, correlation=correlation)
+        steps.made.kernel(UNARY, begin + 1, begin + 2, correlation, track=OTHER_STREAM, stream=8)
+        steps.op("aten::group_norm", (("RowwiseMomentsCUDAKernel<float>", 100),))
+        steps.end()
+    row = found(steps.trace(), "channels-last")
+    # As many passes as are known of such nodes, or as much as of the norm that is known.
+    left_us = 8.2 * 5 if known else 9.4 * 5
+    assert row["wins_ns"] == pytest.approx((20 + 100 - 9.4 * 5 + 100 - left_us) * 1000, rel=0.01)
+
+
 def test_batch_norms_of_cudnn_take_fewer_passes() -> None:
     norm = ("aten::batch_norm", "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 128>", 100.0)
     row = found(gpu_bound(*CONVOLUTIONS[:2], norm, ("aten::relu", UNARY, 10)), "channels-last")
@@ -467,19 +517,27 @@ def test_layouts_are_turned_round_in_a_trace_without_operators_too() -> None:
 
 
 def test_batch_norms_of_few_channels_take_longer(tmp_path: Path) -> None:
-    def saved_us(grid: Any) -> float:
-        events, free = [], 20
+    def saved_us(
+        grid: Any, norm: str = "batch_norm_collect_statistics_kernel<float>", back: Any = None
+    ) -> float:
+        events: list[dict[str, Any]] = []
+        free, key = 20, 0
         for number in range(4):
-            at = number * 50
+            at = number * 60
             events.append(
-                {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 50}
+                {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 60}
             )
-            kernels = ((TURN, 100), ("batch_norm_collect_statistics_kernel<float>", 400), (UNARY, 20))
-            for index, (name, took) in enumerate(kernels):
-                key, begin = 3 * number + index + 1, at + 10 + 12 * index
+            work = [("aten::conv2d", TURN, 100), ("aten::batch_norm", norm, 400), ("aten::relu", UNARY, 20)]
+            if back is not None:
+                node = f"{AUTOGRAD}: NativeBatchNormBackward0"
+                work.append((node, "batch_norm_backward_kernel<float>", 400))
+            for index, (operator, name, took) in enumerate(work):
+                key, begin = key + 1, at + 10 + 12 * index
                 ids = {"correlation": key, "External id": key}
+                numbered = {"Sequence number": 1 if index == 3 else index}
+                blocks = back if index == 3 else grid
                 events += [
-                    {"cat": "cpu_op", "name": "aten::conv2d", "ts": begin - 5, "dur": 9, "args": {}},
+                    {"cat": "cpu_op", "name": operator, "ts": begin - 5, "dur": 9, "args": numbered},
                     {
                         "cat": "cuda_runtime",
                         "name": "cudaLaunchKernel",
@@ -488,10 +546,10 @@ def test_batch_norms_of_few_channels_take_longer(tmp_path: Path) -> None:
                         "args": ids,
                     },
                     {"cat": "kernel", "name": name, "ts": free, "dur": took, "tid": 7}
-                    | {"args": {**ids, "device": 0, "stream": 7, "grid": grid}},
+                    | {"args": {**ids, "device": 0, "stream": 7, "grid": blocks}},
                 ]
                 free += took
-        path = tmp_path / f"{len(str(grid))}-{grid}.pt.trace.json"
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.pt.trace.json"
         path.write_text(
             json.dumps({"traceEvents": [{"ph": "X", "pid": 1, "tid": 1} | event for event in events]})
         )
@@ -502,6 +560,11 @@ def test_batch_norms_of_few_channels_take_longer(tmp_path: Path) -> None:
     for unknown in ([0, 1, 1], [], ["many"], "unknown", [2**60]):
         assert saved_us(unknown) == pytest.approx(many)
     assert saved_us([32, 1, 1]) == pytest.approx(many - 0.8 * 94, rel=0.02)
+    of_cudnn = "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 128>"
+    assert saved_us([32, 1, 1], of_cudnn) == pytest.approx(100 + 400 - 3.5 * 10, rel=0.01)
+    both = 100 + 2 * 400 - (9.4 + 8.2) * 10
+    assert saved_us([33, 1, 1], back=[33, 1, 1]) == pytest.approx(both, rel=0.01)
+    assert saved_us("unknown", back=[32, 1, 1]) == pytest.approx(both - 0.8 * (94 + 82), rel=0.01)
 
 
 @pytest.mark.parametrize(("norms", "saved_us"), [(0, 40), (1, 40 - 10)])
@@ -1301,27 +1364,43 @@ def test_what_a_metric_computes_between_its_waits_is_not_free() -> None:
     assert computing["wins_low_ns"] < alone["wins_ns"] + 20_000, "updating the metric may be all of it"
 
 
-def test_the_line_of_a_loop_is_known_by_its_waits() -> None:
-    made, sites = Made(), []
+def reading(*lines: str) -> list[tuple[str, str]]:
+    """Return what is said of the loops in steps, and where they are: one at each of these lines, which all read."""
+    made, sites, correlation = Made(), [], 0
     for number in range(4):
-        at = number * 2_000
-        made.step(number, at, at + 2_000)
-        for index in range(20):
-            begin, correlation = at + 10 + index * 90, number * 1000 + index * 10 + 1
-            for part, op in enumerate(("aten::index", "aten::norm")):
-                start = begin + part * 20
-                made.op(op, start, start + 18)
-                launched = (start + 5, start + 9), (start + 12, start + 15)
-                made.launch(REDUCE, *launched, correlation + part)
-            made.op("aten::item", begin + 40, begin + 80)
-            made.call("cudaStreamSynchronize", begin + 42, begin + 75, correlation=correlation + 5)
-            sites.append(site(begin + 74, "train.py:7 clip"))
-        made.op("aten::item", at + 1_900, at + 1_990)
-        made.call("cudaStreamSynchronize", at + 1_910, at + 1_980, correlation=number * 1000 + 999)
-        sites.append(site(at + 1_979, "train.py:9 log"))
-    row = found(made.trace(sync_sites=sites), "kernel-loop")
-    assert "20 times in a row" in row["what"]
-    assert row["where"] == "clip, train.py:7"
+        at = number * 2_000 * (len(lines) + 1)
+        made.step(number, at, at + 2_000 * (len(lines) + 1))
+        for line in lines:
+            for index in range(20):
+                begin, correlation = at + 10 + index * 90, correlation + 10
+                for part, op in enumerate(("aten::index", "aten::norm")):
+                    start = begin + part * 20
+                    made.op(op, start, start + 18)
+                    launched = (start + 5, start + 9), (start + 12, start + 15)
+                    made.launch(REDUCE, *launched, correlation + part)
+                made.op("aten::item", begin + 40, begin + 80)
+                made.call("cudaStreamSynchronize", begin + 42, begin + 75, correlation=correlation + 5)
+                sites.append(site(begin + 74, line))
+            made.op("aten::item", at + 1_900, at + 1_950)
+            made.call("cudaStreamSynchronize", at + 1_910, at + 1_940, correlation=correlation + 8)
+            sites.append(site(at + 1_939, "train.py:9 log"))
+            made.op("aten::linear", at + 1_960, at + 1_990)
+            made.launch(GEMM, (at + 1_962, at + 1_970), (at + 1_972, at + 1_988), correlation + 9)
+            at += 2_000
+    rows = advise(made.trace(sync_sites=sites)).table("findings").rows.filter(pl.col("rule") == "kernel-loop")
+    return rows.select("what", "where").rows()
+
+
+def test_the_line_of_a_loop_is_known_by_its_waits() -> None:
+    ((what, where),) = reading("train.py:7 clip")
+    assert "20 times in a row" in what
+    assert where == "clip, train.py:7"
+
+
+def test_loops_at_two_lines_are_findings_of_their_own() -> None:
+    found_ = reading("train.py:7 clip", "train.py:30 log", "train.py:7 clip")
+    assert [where for _, where in found_] == ["clip, train.py:7", "log, train.py:30"]
+    assert found_[0][0].endswith(", one of 2 loops a step")
 
 
 @pytest.mark.parametrize(
@@ -1357,6 +1436,28 @@ def test_a_size_is_computed_and_read_if_a_tensor_is_made_right_after(
     if row is not None:
         assert "train.py:9" in row["where"]
         assert row["wins_ns"] > 120_000, "neither the operator nor the read"
+
+
+@pytest.mark.parametrize(("sizes", "advised"), [(10, True), (9, True), (5, False)])
+def test_a_function_that_reads_sizes_and_other_values(sizes: int, advised: bool) -> None:
+    made, correlation = Made(), 0
+    for number in range(4):
+        at = number * 2_000
+        made.step(number, at, at + 2_000)
+        for index in range(10):
+            begin, correlation = at + 10 + index * 190, correlation + 10
+            made.op("aten::sum", begin, begin + 40)
+            made.launch(REDUCE, (begin + 5, begin + 9), (begin + 12, begin + 20), correlation)
+            made.op("aten::item", begin + 50, begin + 90)
+            made.call("cudaStreamSynchronize", begin + 55, begin + 85, correlation=correlation + 1)
+            made.op("aten::zeros" if index < sizes else "aten::mul", begin + 100, begin + 130)
+            made.launch(GEMM, (begin + 105, begin + 109), (begin + 112, begin + 180), correlation + 2)
+    lines = [
+        site(number * 2_000 + 101 + index * 190, "train.py:9 value")
+        for number in range(4)
+        for index in range(10)
+    ]
+    assert (finding(made.trace(lines), "size-from-device") is not None) == advised
 
 
 @pytest.mark.parametrize(
@@ -2126,10 +2227,12 @@ def test_an_optimizer_is_told_to_use_what_it_has(optimizer: str, said: str) -> N
         made.step(number, at, at + 20_000).add(
             "annotation", f"Optimizer.step#{optimizer}.step", at + 5, at + 19_000
         )
-        for index in range(600):
-            made.op(f"aten::op{index % 6}", at + 10 + index * 30, at + 30 + index * 30)
-    row = found(made.trace(), "operator-loop")
+        for index in range(600):  # parameters of two kinds
+            made.op(f"aten::op{index % 6 + index // 300}", at + 10 + index * 30, at + 30 + index * 30)
+    trace = made.trace()
+    row = found(trace, "operator-loop")
     assert said in row["instead"]
+    assert "operator-loop" not in advise(trace).table("findings").rows["rule"].to_list()[1:]
     assert ("fused=True" in row["instead"]) == (said == "fused=True")
 
 
@@ -2223,18 +2326,25 @@ def test_copies_that_a_program_waits_for(
         assert row["wins_ns"] == pytest.approx(0.8 * 300_000, rel=0.01)
 
 
-def layered(*between: str, layers: int = 4, layer: str = GEMM, backward: bool = True) -> Trace:
-    """Steps of layers that are a kernel each, with operators without gradients before each of them."""
+def layered(
+    *between: str, layers: int = 4, layer: str = GEMM, backward: bool = True, applied: int = 0
+) -> Trace:
+    """Steps of layers that are a kernel each, with operators without gradients before each of them.
+
+    Right after these, a number of operators with gradients apply what they compute.
+    """
     made, correlation, free = Made(), 0, 20.0
+    length = 250 + 80 * applied
     for number in range(4):
-        at = number * 250
-        made.step(number, at, at + 250)
+        at = number * length
+        made.step(number, at, at + length)
         begin = at + 5.0
         sequences: list[int] = []
-        for operator in (*between, "aten::mm") * layers:
+        for operator in (*between, *["aten::add"] * applied, "aten::mm") * layers:
             correlation, kernel, took = correlation + 1, ELEMENTWISE, 20
             if operator == "aten::mm":
                 kernel, took = layer, 100
+            if operator in ("aten::add", "aten::mm"):
                 sequences.append(correlation)
             made.op(operator, begin, begin + 8, sequence=correlation)
             made.launch(kernel, (begin + 2, begin + 5), (free, free + took), correlation)
@@ -2257,6 +2367,15 @@ def test_what_is_the_same_in_each_layer_is_computed_once() -> None:
     assert row["wins_low_ns"] == 0, "perhaps it is not the same"
     assert "arange → sub → gt" in row["because"]
     assert "4 layers" in row["what"]
+
+
+@pytest.mark.parametrize(("applied", "left"), [(0, 1 / 4), (2, 1 / 4), (4, 1)])
+def test_what_layers_compute_again_is_no_chain_to_fuse(applied: int, left: float) -> None:
+    again, another = (
+        found(layered(*chain, applied=applied), "elementwise-chain")["wins_ns"]
+        for chain in (MASK, ("aten::neg", *MASK[1:]))
+    )
+    assert again == pytest.approx(left * another, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 from analyses.made import BACKWARD, Made
+from host_ahead import Steps
 
-from tuiprof.advice import advise, losses_of
+from tuiprof.advice import advise, all_of, losses_of, priorities
 from tuiprof.advice.answer import answer
+from tuiprof.advice.question import answer as question
+from tuiprof.advice.question import changes
+from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Window
 from tuiprof.model.steps import Uncaptured, WorkerRestarts
 
@@ -18,59 +22,6 @@ ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add
 REDUCE = "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<c10::BFloat16, sum_functor>>"
 SOFTMAX = "void cunn_SoftMaxForward<8>"
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
-
-
-class Steps:
-    """Steps of a device that its host is ahead of: each operator has one kernel or none."""
-
-    def __init__(self) -> None:
-        self.made = Made()
-        self._at, self._free, self._number = 0.0, 30.0, 0
-        self._begun = 0.0
-
-    def op(
-        self, name: str, kernels: tuple[tuple[str, float], ...] = (), inside: str = "", **columns: Any
-    ) -> Steps:
-        """Add an operator with what it launches, each with its µs, and one that lies inside of it."""
-        begin = self._at
-        self._at += 10 * max(len(kernels), 1)
-        self.made.op(name, begin, self._at - 1, **columns)
-        if inside:
-            self.made.op(inside, begin + 1, self._at - 2, track=columns.get("track", 0))
-        for index, (kernel, works) in enumerate(kernels):
-            self._number += 1
-            call = (begin + 10 * index + 2, begin + 10 * index + 4)
-            self.made.call("cudaLaunchKernel", *call, correlation=self._number, track=columns.get("track", 0))
-            self.made.kernel(kernel, self._free, self._free + works, self._number)
-            self._free += works
-        return self
-
-    @property
-    def now(self) -> float:
-        """When the next operator begins, µs."""
-        return self._at
-
-    def within(
-        self, name: str, *ops: tuple[str, tuple[tuple[str, float], ...]], first: int | None = None
-    ) -> Steps:
-        """Add a range with operators, whose autograd nodes are numbered from ``first`` on."""
-        begin = self._at
-        self._at += 1
-        for index, (op, kernels) in enumerate(ops):
-            self.op(op, kernels, sequence=None if first is None else first + index)
-        self._at += 1
-        self.made.add("annotation", name, begin, self._at)
-        return self
-
-    def end(self) -> None:
-        """End a step."""
-        number = sum(row["name"].startswith("ProfilerStep") for row in self.made.rows)
-        self.made.step(number, self._begun, self._at)
-        self._begun = self._at
-
-    def trace(self) -> Trace:
-        """Return the trace."""
-        return self.made.trace()
 
 
 def finding(trace: Trace, rule: str) -> dict[str, Any] | None:
@@ -361,6 +312,44 @@ def test_what_is_computed_alike_from_both_passes_is_computed_once(
 
 
 @pytest.mark.parametrize(
+    ("before", "without_gradients", "learned", "saved_us"),
+    [
+        ((), ("exp", "of the loader", "mul"), ("exp", "mul"), 600 + 2 * 50),
+        (("exp",), (), ("exp",), 600),  # what follows the second pass begins the next step
+        ((), ("exp", "other model"), ("exp", "another model"), 600 + 50),
+        (
+            (),
+            ("exp", "backward"),
+            ("exp", "backward"),
+            600 + 50,
+        ),  # as of an auxiliary loss, on a CPU's thread
+    ],
+)
+def test_only_what_the_same_step_computes_from_both_passes_is_computed_once(
+    before: tuple[str, ...], without_gradients: tuple[str, ...], learned: tuple[str, ...], saved_us: float
+) -> None:
+    steps = Steps()
+    models = {"other model": "Reward #2, no gradients", "another model": "Value #3, no gradients"}
+    layers = [("aten::linear", ((GEMM, 100),))] * 6
+    passes = [("GPT #1, no gradients", without_gradients), ("GPT #1", learned)]
+    for _ in range(4):
+        for name, uses in [("", before), *(passes[::-1] if before else passes)]:
+            if name:
+                steps.within(name, *layers)
+            for use in uses:
+                if use in models:
+                    steps.within(models[use], *layers)
+                elif use == "of the loader":
+                    steps.op("aten::stack", track=BACKWARD)
+                elif use == "backward":
+                    steps.op(f"{AUTOGRAD}: MulBackward0", ((ELEMENTWISE, 50),))
+                else:
+                    steps.op(f"aten::{use}", ((ELEMENTWISE, 50),))
+        steps.end()
+    assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(saved_us * 1000, rel=0.02)
+
+
+@pytest.mark.parametrize(
     ("between", "advised"),
     [((), True), (("aten::add_",) * 30, False), ((f"{AUTOGRAD}: MmBackward0",), False)],
 )
@@ -516,6 +505,42 @@ def test_a_module_in_a_model_that_is_called_again_is_no_other_finding() -> None:
     assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
 
 
+def adversarial(learns: str, after: tuple[str, ...] = (), part: str = "") -> Trace:
+    """Steps of a GAN that generates twice, with a backward pass and an update between that go through one of the two.
+
+    The second generation learns; ``part`` names the line of the calls, if they are of a module.
+    """
+    steps = Steps()
+    for _ in range(4):
+        layers = [("aten::linear", ((GEMM, 100),))] * 6
+        steps.within(f"Generator #1{part}", *layers, first=1)
+        steps.within("Critic #2", *layers * 5, first=101)
+        for number in reversed(range(101, 131) if learns == "Critic" else range(1, 7)):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
+            steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        steps.within("Optimizer.step#SGD.step", *[("aten::add_", ((ELEMENTWISE, 1),))] * 30)
+        steps.within(f"Generator #1, same inputs{part}", *layers, first=21)
+        for name in after:
+            steps.within(name, *layers, first=31)
+        for number in reversed(range(31, 37)) if after else ():
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
+        for number in reversed(range(21, 27)):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
+            steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        steps.end()
+    return steps.trace()
+
+
+@pytest.mark.parametrize("part", ["", ", at /w/train.py:12 step"], ids=["model", "module"])
+def test_another_model_may_learn_between_calls_on_the_same_inputs(part: str) -> None:
+    row = found(adversarial("Critic", part=part), "repeated-forward")
+    # The backward pass stays: none goes through the first call.
+    assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+    later = found(adversarial("Critic", (f"Generator #1{part}",), part), "repeated-forward")
+    assert later["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03), "nor through an earlier one"
+    assert finding(adversarial("Generator", part=part), "repeated-forward") is None
+
+
 def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     trace = trained((False,) * 6)
     length = float((trace.steps.ends - trace.steps.starts).mean())
@@ -539,6 +564,23 @@ def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     why = losses_of(trace, Window(), report.table("findings").rows["rule"].to_list().index("loader-restarts"))
     assert isinstance(why, str)
     assert "rare steps" in why
+
+
+def test_what_if_counts_rare_steps_as_the_findings_do() -> None:
+    trace = trained((False,) * 6)
+    length = float((trace.steps.ends - trace.steps.starts).mean())
+    restarts = WorkerRestarts(8, 10, 120, 600_000_000, 200_000_000)
+    trace.uncaptured = Uncaptured(40, length, length, length, restarts=restarts)
+    saved = found(trace, "loader-restarts")["wins_ns"]
+    asked = changes(trace, without=["loader-restarts", "loader-restarts"], host=0.5)
+    told = question(trace, asked)
+    assert isinstance(told, Report)
+    assert told.fact("step_ns") == advise(trace).fact("step_ns")
+    once, twice, host, together = told.table("changes").rows.to_dicts()
+    assert once["wins_ns"] == twice["wins_ns"] == pytest.approx(saved)
+    assert host["step_ns"] == pytest.approx(length + saved - host["wins_ns"])
+    assert together["wins_ns"] == pytest.approx(saved + host["wins_ns"])
+    assert together["wins_high_ns"] > saved + host["wins_high_ns"]
 
 
 @pytest.mark.parametrize("syncs", [0, 2])
@@ -848,3 +890,120 @@ def test_an_optimizer_takes_less_time_for_the_weights_of_a_loop_as_one(weights: 
     )
     saved = 2 * 20 * 10_000 * fewer
     assert with_many["wins_ns"] - with_one["wins_ns"] == pytest.approx(saved, rel=0.05, abs=2_000)
+
+
+SIN, TANH = (("aten::mul", "aten::sin"), 14), (("aten::sub", "aten::tanh"), 20)
+NORMS, SCALES = (("aten::linalg_vector_norm",), 20), (("aten::mul_",), 20)
+ANOTHER = "aten::layer_norm", 900.0
+
+
+def loops_of(
+    *parts: tuple[tuple[str, ...], int] | tuple[str, float],
+    functions: tuple[str, ...] = (),
+    differentiated: bool = False,
+    joined: int = 0,
+) -> list[tuple[str, str]]:
+    """Return what is said of the loops in steps, and where they are.
+
+    A part of a step is a loop, as what it calls and how often, or an operator with its µs; functions are those of the
+    parts. At the end, that many results are joined.
+    """
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::linear", ((GEMM, 900),), sequence=0)
+        number = 1
+        for index, (part, count) in enumerate(parts):
+            begin = steps.now
+            if isinstance(part, str):
+                steps.op(part, ((SOFTMAX, count),), track=BACKWARD if part.startswith(AUTOGRAD) else 0)
+            else:
+                for name in part * int(count):
+                    steps.op(name, ((ELEMENTWISE, 4),), sequence=number)
+                    number += 1
+            if functions:
+                steps.made.add("python_function", functions[index], begin, steps.now)
+        if joined:
+            steps.op("aten::stack", ((ELEMENTWISE, 10),), sequence=number)
+            begin = steps.now
+            steps.op(f"{AUTOGRAD}: StackBackward0", sequence=number, track=BACKWARD)
+            for part_ in range(joined):
+                at = begin + 1 + part_ / 8
+                steps.made.op("aten::select", at, at + 0.1, track=BACKWARD)
+        for node in reversed(range(1, number)) if differentiated else ():
+            steps.op(f"{AUTOGRAD}: MulBackward0", ((ELEMENTWISE, 4),), sequence=node, track=BACKWARD)
+        steps.end()
+    rows = advise(steps.trace()).table("findings").rows.to_dicts()
+    return [(row["what"].partition(", one")[0], row["where"]) for row in rows if row["rule"] == "kernel-loop"]
+
+
+def test_loops_that_call_something_else_are_findings_of_their_own() -> None:
+    assert [what for what, _ in loops_of(SIN, ANOTHER, TANH, ANOTHER, SIN)] == [
+        "a loop calls mul → sin 14 times in a row",
+        "a loop calls sub → tanh 20 times in a row",
+    ]
+
+
+def test_the_same_calls_in_two_functions_are_findings_of_their_own() -> None:
+    functions = "a.py(3): forward", "a.py(30): other", "b.py(5): loss"
+    assert sorted(where for _, where in loops_of(SIN, ANOTHER, SIN, functions=functions)) == [
+        "a.py forward() from line 3",
+        "b.py loss() from line 5",
+    ]
+    assert len(loops_of(SIN, ANOTHER, SIN, functions=(functions[0],) * 3)) == 1, "as of several blocks"
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "count"),
+    [
+        ((NORMS, SCALES), {}, 1),
+        ((NORMS, *[("aten::div", 4)] * 8, SCALES), {}, 1),
+        ((NORMS, *[("aten::div", 4)] * 9, SCALES), {}, 2),
+        ((NORMS, (("aten::mul_",), 21)), {}, 2),
+        ((NORMS, SCALES), {"differentiated": True}, 2),
+        ((NORMS, (f"{AUTOGRAD}: MulBackward0", 4), SCALES), {}, 2),
+        ((NORMS, SCALES), {"functions": ("a.py(3): norms", "a.py(9): scale")}, 2),
+        ((NORMS, SCALES), {"functions": ("a.py(3): clip", "a.py(3): clip")}, 1),
+    ],
+    ids=["next", "soon", "later", "other items", "gradients", "a backward pass", "functions", "one function"],
+)
+def test_passes_over_the_same_items_are_one_finding(parts: Any, options: dict[str, Any], count: int) -> None:
+    assert len(loops_of(*parts, **options)) == count
+
+
+def test_loops_whose_results_one_call_joins_are_one_finding() -> None:
+    assert len(loops_of(SIN, TANH, joined=34)) == 1
+    assert len(loops_of(SIN, TANH, joined=20)) == 2, "those of the last one alone"
+    assert len(loops_of(SIN, ANOTHER, TANH, joined=34)) == 2, "of something else as well"
+
+
+def test_loops_of_two_places_save_the_time_of_an_optimizer_for_the_weights_of_both() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for loop, activation in enumerate(("aten::relu", "aten::tanh")):
+            steps.op("aten::layer_norm", ((SOFTMAX, 1),), sequence=100 * loop)
+            for number in range(1, 7):
+                steps.op("aten::linear", ((GEMM, 1),), sequence=100 * loop + number)
+                steps.op(activation, ((ELEMENTWISE, 1),))
+            steps.op("aten::cat", ((ELEMENTWISE, 1),), sequence=100 * loop + 50)
+        for loop in (1, 0):
+            begin = steps.now
+            steps.op(f"{AUTOGRAD}: CatBackward0", sequence=100 * loop + 50, track=BACKWARD)
+            for part in range(6):
+                steps.made.op("aten::narrow", begin + 1 + part, begin + 1.4 + part, track=BACKWARD)
+            for number in reversed(range(1, 7)):
+                steps.op(
+                    f"{AUTOGRAD}: MmBackward0", ((GEMM, 1),), sequence=100 * loop + number, track=BACKWARD
+                )
+                steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        steps.within("Optimizer.step#SGD.step", *[("aten::add_", ((ELEMENTWISE, 1),))] * 200)
+        steps.end()
+    found_ = [item for item in priorities(steps.trace()).findings if item.rule == "kernel-loop"]
+    # Of the optimizer, ten of twelve weights disappear.
+    assert len(found_) == 2
+    for item in found_:
+        assert item.win is not None
+        assert item.win.ns > 200 * 10_000 * 5 / 12
+    step = replayed(steps.trace())
+    assert not isinstance(step, str)
+    together = step.win(*all_of(found_)).ns
+    assert together == pytest.approx(sum(item.win.ns for item in found_ if item.win), rel=0.01)

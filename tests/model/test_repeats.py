@@ -55,6 +55,52 @@ def test_marks_of_pytorchs_optimizer(tmp_path: Path) -> None:
     assert "AdamW" in trace.trust.text
 
 
+CRITIC, GENERATOR = ("Addmm", "Relu", "Mm"), ("Addmm", "Relu", "Mm", "Conv", "Conv", "Tanh")
+
+
+def optimized(folder: Path, passes: list[tuple[str, ...]], updates: int = 1) -> Trace:
+    """A trace of backward passes, given by their nodes, after each of which that many optimizers step."""
+    node, events = "autograd::engine::evaluate_function: ", list[dict[str, Any]]()
+    for nodes in passes:
+        at = 50 * len(events)
+        events += [host(f"{node}{name}Backward0", at + 50 * n, 20) for n, name in enumerate(nodes)]
+        at = 50 * len(events)
+        events += [
+            host("Optimizer.step#Adam.step", at + 50 * n, 20, "user_annotation") for n in range(updates)
+        ]
+    return trace_of(folder, events)
+
+
+@pytest.mark.parametrize(
+    ("passes", "updates", "per_step", "steps"),
+    [
+        ((CRITIC, GENERATOR), 1, 2, 7),
+        ((*(CRITIC,) * 5, GENERATOR), 1, 6, 7),
+        ((CRITIC,), 1, 1, 7),
+        ((CRITIC, CRITIC), 1, 1, 15),  # it can't be told
+        ((CRITIC,), 2, 1, 7),  # two optimizers after one backward pass
+    ],
+    ids=["a GAN", "five turns of a critic", "one optimizer", "twice the same", "together"],
+)
+def test_optimizers_that_take_turns(
+    tmp_path: Path, passes: tuple[tuple[str, ...], ...], updates: int, per_step: int, steps: int
+) -> None:
+    trace = optimized(tmp_path, [*passes] * 8, updates)
+    length = 50_000 * (sum(map(len, passes)) + updates * len(passes)) // (steps // 7)
+    assert trace.steps.lengths.tolist() == [length] * steps
+    assert ("a step" in trace.steps.read_from) == (per_step > 1)
+    if steps == 7:
+        assert trace.steps.starts[0] == length - 30_000, "a step ends with the last optimizer"
+
+
+def test_backward_passes_that_vary(tmp_path: Path) -> None:
+    of_a_gan = [CRITIC, GENERATOR] * 8
+    of_a_gan[3] = ("Sum",) * 20
+    assert len(optimized(tmp_path, of_a_gan).steps) == 7
+    lengths = 3, 7, 4, 9, 3, 5, 8, 3, 6
+    assert len(optimized(tmp_path, [("Addmm",) * length for length in lengths]).steps) == 8
+
+
 def test_a_jitted_function_that_is_called_again_and_again(tmp_path: Path) -> None:
     events = [host("PjitFunction(update)", 1000 * n, 600) for n in range(8)]
     events += [host("PjitFunction(_mean)", 1000 * n + 700 + 10 * k, 5) for n in range(8) for k in range(4)]

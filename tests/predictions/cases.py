@@ -33,6 +33,7 @@ class Case:
     build: Callable[[bool], Step]  # makes the step: with the cost (True) or with the fix
     #: Rules whose advice may rightly come first, because it wins more in that model.
     may_precede: tuple[str, ...] = ()
+    says: str = ""  # a word of the finding, if these rules have others about what the fix leaves
     marked: bool = False  # the step has no optimizer: its end is marked by ``tuiprof.step()``
     cpu: bool = False  # it runs on a CPU, with one thread
     jax: bool = False  # it is in JAX; its step returns what has to be waited for

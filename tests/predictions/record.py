@@ -73,6 +73,7 @@ def compared(case: Case, all_ms: dict[str, list[float]], machine: str) -> dict[s
         "fix": case.fix,
         "rules": list(case.rules),
         "may_precede": list(case.may_precede),
+        "says": case.says,
         "lines": case.lines(),
         "bad_ms": bad,
         "good_ms": good,

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,10 @@ def score(folder: Path, name: str, truth: dict[str, Any], *, alone: bool = False
     else:
         step_ns = step.step_ns
     wins = [item.win.ns / 1e6 if item.win else 0.0 for item in found]
-    hits = [i for i, item in enumerate(found) if item.rule in truth["rules"]]
+    says = re.compile(rf"\b{truth.get('says', '')}\b")
+    hits = [
+        i for i, item in enumerate(found) if item.rule in truth["rules"] and says.search(item.finding.what)
+    ]
     # Processor time gives the saved share of the step, not its wall time.
     scale = step_ns / 1e6 / truth["bad_ms"] if truth.get("cpu") else 1.0
     bad, gain = truth["bad_ms"] * scale, truth["gain_ms"] * scale

@@ -508,6 +508,7 @@ class Chain(nn.Module):
     "the moves of all words picked at once and summed: the same score; the loop over all tags stays",
     "kernel-loop",
     "operator-loop",
+    says="index",
     may_precede=("launch-bound", "uncompiled-step"),
 )
 def _(bad: bool) -> Step:

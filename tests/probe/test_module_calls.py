@@ -147,6 +147,24 @@ train(Once(), lambda n: print(n, torch.nn.Module._call_impl is original))
     assert wrapped == ["4"], "after the end of that step: in the one before the capture"
 
 
+def test_a_child_that_is_forked_meanwhile_has_nothing_wrapped(run_forked: Callable[..., Run]) -> None:
+    script = """
+import os
+class Forking(Decoder):
+    def turns(self, memory):
+        wrapped = torch.nn.Module._call_impl is not original
+        if os.fork() == 0:
+            if wrapped: print(torch.nn.Module._call_impl is original, flush=True)
+            os._exit(0)
+        os.wait()
+        return super().turns(memory)
+train(Forking())
+"""
+    done = run_forked(MODEL + script, requests=CAPTURE)
+    assert same(done) == {"Keys": 2}
+    assert done.out == "True\n" * 3, "in the step before the capture, and in both of the capture"
+
+
 def test_a_marked_module_that_fails_is_left_as_it_was(run_forked: Callable[..., Run]) -> None:
     script = """
 import traceback
@@ -201,6 +219,27 @@ for copied, pickled, traced, symbolic, exported, mapped in made:
     assert "tuiprof" not in str(traced.graph) + symbolic.code + str(exported.graph)
 """
     assert same(run_forked(MODEL + script, requests=CAPTURE))["Keys"] >= 2
+
+
+def test_a_warning_points_to_the_line_that_it_points_to_without_the_probe(
+    run_forked: Callable[..., Run],
+) -> None:
+    script = """
+import warnings
+class Warns(torch.nn.Linear):
+    def forward(self, x):
+        for level in range(1, 7): warnings.warn(str(level), stacklevel=level)
+        return super().forward(x)
+model = Decoder()
+model.keys.append(Warns(8, 8))
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    train(model)
+print(len(found), len({(str(one.message), one.filename, one.lineno) for one in found}))
+"""
+    done = run_forked(MODEL + script, requests=CAPTURE)
+    assert same(done) == {"Keys": 2}
+    assert done.out == f"{12 * 3 * 6} 6\n", "of each of the levels in each of the steps"
 
 
 def test_a_module_that_calls_itself_may_use_all_frames(run_forked: Callable[..., Run]) -> None:

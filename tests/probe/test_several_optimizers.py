@@ -217,6 +217,17 @@ def test_an_optimizer_that_steps_now_and_then_changes_no_count(
     assert all(sum(step.ph.values()) <= step.dur for step in done.of(records.Step))
 
 
+def test_the_last_step_before_the_probe_leaves_may_have_waited_for_another_optimizer(
+    run_forked: Callable[..., Run],
+) -> None:
+    leave = "\nfrom _tuiprof_probe import attached; attached.leave()"
+    done = run_forked(SCRIPT + LEFT_OUT_AT_LAST + leave + AT_END)
+    assert done.code == 0, done.err
+    iterations, steps = contents(done)
+    assert steps == iterations
+    assert done.of(records.End)[-1].why == "detached"
+
+
 def test_an_optimizer_that_goes_on_alone_after_its_turns_is_counted(run_forked: Callable[..., Run]) -> None:
     done = run_forked(SCRIPT + IN_TURNS + "for i in range(20, 80): d(i)" + AT_END)
     assert done.code == 0, done.err

@@ -15,6 +15,7 @@ from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
 from tuiprof.analyses.shared.changes import figure_of
 from tuiprof.analyses.shared.frames import ancestry_of
+from tuiprof.analyses.shared.instructions import source_line
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.optimizers import Updates, updates
 from tuiprof.analyses.shared.replay import replayed
@@ -192,24 +193,29 @@ class Evidence:
     def function_of(self, row: int) -> str:
         """Return the user's function around a host event, or around the launch of device work; empty = no Python frame.
 
-        For the backward pass, which runs outside user functions, it is the function that called the forward pass.
+        For the backward pass, which runs outside user functions, it is the function that called the forward pass. For
+        work of a compiled program that has its source lines, it is the line.
         """
+        return self.functions_of(np.array([row]))[0]
+
+    def functions_of(self, rows: Ints) -> list[str]:
+        """Return :meth:`function_of` for each of some rows."""
         trace, calls = self.trace, self.calls
-        launch = int(trace.links.launch_of[row])
-        host = row if trace.on_host[row] else launch
-        if host < 0:
-            return ""
-        call = int(calls.inside(np.array([host]))[0])
-        if call >= 0:
-            made_by = int(calls.forward[call])
-            host = int(calls.rows[made_by if made_by >= 0 else call])
-        frames = ancestry_of(trace, np.array([host])).frames[0]
-        stack = [trace.names[code] for code in frames.tolist() if code >= 0]
-        spot = _frames.spot(stack, _frames.running_at_start(trace))
-        if spot is None:
-            return ""
-        where, _, caller = spot
-        return _called_from(caller, where)
+        hosts = np.where(trace.on_host[rows], rows, trace.links.launch_of[rows])
+        known = np.flatnonzero(hosts >= 0)
+        call = np.full(len(rows), -1)
+        call[known] = calls.inside(hosts[known])
+        inside = call >= 0
+        made_by = calls.forward[call[inside]]
+        hosts[inside] = calls.rows[np.where(made_by >= 0, made_by, call[inside])]
+        frames, running = ancestry_of(trace, hosts[known]).frames, _frames.running_at_start(trace)
+        found = [source_line(trace, row) for row in rows.tolist()]
+        for index, codes in zip(known.tolist(), frames.tolist(), strict=True):
+            spot = _frames.spot([trace.names[code] for code in codes if code >= 0], running)
+            if spot is not None and not found[index]:
+                where, _, caller = spot
+                found[index] = _called_from(caller, where)
+        return found
 
     def place_of(self, work: int) -> str:
         """Return the user's function around the launch of device work, or else the framework call and the kernel."""
@@ -224,9 +230,15 @@ class Evidence:
 
         Such lines are recorded without Python frames.
         """
+        lines, call = self._waits_at_lines
+        inside = np.isin(call, chosen)
+        return _most_frequent(lines.filter(pl.Series(inside)), 1) if inside.any() else ""
+
+    @cached_property
+    def _waits_at_lines(self) -> tuple[pl.DataFrame, Ints]:
+        """The waits whose line is known, and the call that each lies in, as an index; -1 = none."""
         lines = _every_wait(self.trace).filter(found="line")
-        inside = np.isin(self.calls.inside(lines["event"].to_numpy()), chosen)
-        return _most_frequent(lines.filter(pl.Series(inside)), 1)
+        return lines, self.calls.inside(lines["event"].to_numpy())
 
     def line_before(self, instants: Ints, within_ns: int) -> str:
         """Return the line of the script whose waits end shortly before most of some instants, ns; empty = none does."""

@@ -9,6 +9,7 @@ from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.frames import operator_label
+from tuiprof.analyses.shared.instructions import lines_of
 from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.analyses.shared.scope import Scope, device_word
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -99,6 +100,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
         _in_words("kernel", names),
         _in_words("short", _kernel_names.short_names(names)),
         _in_words("tensor_cores", tensor_cores),
+        _lines(trace, work, codes),
     )
     by_kind = _group(frame, ["kind"], scope, summed)
     top, first = by_kind.row(0, named=True), by_name.row(0, named=True)
@@ -126,11 +128,15 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
         Fact("median_ns", "median length", float(np.median(lengths[inside[work]])), "ns"),
         Fact("work_ns_per_step", "work a step", scope.per_step(lengths, work) if stepped else None, "ns"),
     )
+    line = _line_column(by_name)
+    # Few names of a compiler's own kernels tell, and the line needs the room.
+    untold = not line.hidden or by_name["tensor_cores"].eq("").all()
     name_columns = (
         *_columns(stepped),
         Column("kind", "kind", "text"),
-        Column("tensor_cores", "tensor cores", "text", hidden=by_name["tensor_cores"].eq("").all()),
+        Column("tensor_cores", "tensor cores", "text", hidden=untold),
         Column("short", "kernel", "text", "Its name without arguments and namespaces."),
+        line,
         Column("kernel", "full name", "text", "As in the trace.", hidden=True),
         Column("event", "event", "count", hidden=True),
     )
@@ -210,6 +216,22 @@ def _in_words(column: str, words: dict[int, str]) -> pl.Expr:
     return pl.col("code").replace_strict(words, return_dtype=pl.String).alias(column)
 
 
+def _lines(trace: Trace, rows: Ints, codes: Ints) -> pl.Expr:
+    """Return the line of the source for each name code as a column."""
+    lines = lines_of(trace, rows, codes)
+    return pl.col("code").replace_strict(lines, default="", return_dtype=pl.String).alias("line")
+
+
+def _line_column(table: pl.DataFrame) -> Column:
+    return Column(
+        "line",
+        "line",
+        "text",
+        "The source line that the compiled program gives; of several, that of most of the time.",
+        hidden=bool((table["line"] == "").all()),
+    )
+
+
 def _yes_no(value: bool | None) -> str:
     return "" if value is None else "yes" if value else "no"
 
@@ -276,7 +298,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     for code, label in labels.items():
         if trace.names[code] == f"{BACKWARD}{label}":  # the operator itself has the same name
             labels[code] = f"{label} (engine)"
-    table = table.with_columns(_in_words("operator", labels))
+    table = table.with_columns(_in_words("operator", labels), _lines(trace, rows, codes))
     threads = len(distinct(trace.track_codes[rows]))
     busy = total(*trace.union(rows))
     first = table.row(0, named=True)
@@ -297,6 +319,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
         Column("median_ns", "median", "ns", "Median self time of a call."),
         Column("longest_ns", "longest", "ns"),
         Column("with_inner_ns", "total", "ns", "Including everything inside."),
+        _line_column(table),
         Column("event", "event", "count", hidden=True),
     )
     return Report(

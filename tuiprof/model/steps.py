@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tuiprof.model.intervals import Ints, Mask, Window
+from tuiprof.model.intervals import Floats, Ints, Mask, Window
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
@@ -112,6 +112,7 @@ def _markers_by_name(trace: Trace) -> pl.DataFrame:
 FEWEST: Final = 3
 #: Names of what ends or begins a step, by preference: PyTorch's optimizers; calls of jitted JAX functions; batches.
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
+_NODE: Final = re.compile(r"^autograd::engine::evaluate_function: ")
 _JITTED: Final = re.compile(r"^PjitFunction\((?P<name>.+)\)$")
 _BATCH: Final = re.compile(r"^enumerate\(DataLoader\)#")
 #: Jitted functions that are no step: what operators of jax.numpy become.
@@ -122,6 +123,8 @@ _MIN_REPEATED: Final = 0.75
 _ALIKE, _NEAR = 0.8, 0.1
 #: A longer period must be better than a shorter one by more than this share of the launches.
 _NO_BETTER: Final = 0.02
+#: Number of optimizer steps among which those that take turns are looked for.
+_MOST_COMPARED: Final = 200
 _MARKERS: Final = {"step": pl.Int64, "start": pl.Int64, "end": pl.Int64}
 
 
@@ -164,7 +167,35 @@ def _by_optimizer(trace: Trace) -> _Found:
         return _NOTHING
     kind = int(np.bincount(codes).argmax())
     ends = np.sort(trace.ends[rows[codes == kind]])
-    return _between(ends, f"{trace.names[kind]} in PyTorch's own marks")
+    nodes = trace.operators(_NODE.pattern)
+    at = trace.starts[nodes]
+    if len(nodes):  # several optimizers may step after one backward pass
+        ends = ends[np.diff(np.searchsorted(at, ends), append=len(at) + 1) > 0]
+    period = _turns(np.searchsorted(ends, at), trace.name_codes[nodes], len(ends))
+    of_step = f", {period} of which are a step" if period > 1 else ""
+    return _between(ends[period - 1 :: period], f"{trace.names[kind]} in PyTorch's own marks{of_step}")
+
+
+def _turns(interval: Ints, codes: Ints, count: int) -> int:
+    """Return how many optimizers of one class take turns, as those of a GAN: 1 = one, or it can't be told.
+
+    Each comes after a backward pass of its own. ``interval`` is that of each node, ``codes`` its name; ``count`` is the
+    number of intervals.
+    """
+    known = interval < min(count, _MOST_COMPARED)
+    names, kinds = np.unique(codes[known], return_inverse=True)
+    nodes = np.zeros((min(count, _MOST_COMPARED), len(names)))
+    np.add.at(nodes, (interval[known], kinds), 1)
+    alike = [_same_nodes(nodes[lag:], nodes[:-lag]) for lag in range(1, len(nodes) // 2 + 1)]
+    best = max(alike, default=0.0)
+    # A multiple of a period is as good as it is.
+    return next(lag for lag, share in enumerate(alike, 1) if share >= best - _NEAR) if best >= _ALIKE else 1
+
+
+def _same_nodes(some: Floats, others: Floats) -> float:
+    """Return the share of backward passes that have about the same nodes as the others, all as counts."""
+    least, most = (choose(some, others).sum(axis=1) for choose in (np.minimum, np.maximum))
+    return float((least >= (1 - _NEAR) * most).mean())
 
 
 def _by_jitted(trace: Trace) -> _Found:

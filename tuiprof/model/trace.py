@@ -36,6 +36,7 @@ from tuiprof.model.intervals import Ints, Mask, Nesting, Window, nest, row_type,
 from tuiprof.model.trust import ReadStats
 
 if TYPE_CHECKING:
+    from tuiprof.model.programs import Programs
     from tuiprof.model.steps import Uncaptured
     from tuiprof.model.traceset import TraceSet
     from tuiprof.model.trust import Trust
@@ -311,6 +312,8 @@ class Trace:
         self.dispatched = dispatched
         self.given_step_markers = step_markers
         self._raw = raw
+        #: The compiled programs that its events carry out; None = the format has none.
+        self.programs: Programs | None = None
         #: What its session recorded of the same steps while no profiler ran; None = it is of no session, or too short.
         self.uncaptured: Uncaptured | None = None
         #: Whether figures are of its steps as they were captured, with what the profiler added to them.

@@ -256,7 +256,7 @@ def _place(trace: Trace, frames: Ints, recorded: Ints, start: int, end: int) -> 
     # The operator after its longest part without operators.
     inside = recorded[(trace.ends[recorded] > start) & (trace.starts[recorded] < end)]
     until = np.append(trace.starts[inside], end)
-    since = np.maximum.accumulate(np.append(start, trace.ends[inside]))
+    since = np.append(start, trace.ends[inside])
     following = _next(trace, recorded, int(until[np.argmax(until - since)]))
     return (
         f"before {_frames.operator_label(trace.name(following))}"

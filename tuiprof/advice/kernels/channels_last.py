@@ -130,7 +130,7 @@ def _kept_norms(calls: Calls, norms: Mask) -> Iterator[Floats]:
     cudnn = calls.work_ns_of(norms & calls.trace.named("cudnn", calls.trace.device_work)) > 0
     made_by = np.where(calls.backward, calls.forward, np.arange(len(took)))
     longer = np.where(_has_few_channels(calls, norms)[made_by] & ~cudnn, _LONGER, 1.0)
-    pass_ns = np.where(made_by >= 0, longer * _next_pass_ns(calls)[made_by], np.nan)
+    pass_ns = longer * _next_pass_ns(calls)[made_by]  # -1 reads the last call, which none follows
     first_only = (made_by >= 0) & calls.trace.named(_FIRST_ONLY, calls.rows)[made_by]
     took[first_only] = 0
     known = (took > 0) & (pass_ns > 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -37,6 +37,8 @@ _PRODUCT: Final = r"^aten::(matmul|mm|bmm|addmm|baddbmm|einsum)$"
 _TABLES_AND_COPIES: Final = r"HtoD|(?i:embedding)"
 #: Reads of values have rules of their own.
 _READS: Final = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
+#: Maximum number of calls with device work between two passes over the same items.
+_MAX_BETWEEN: Final = 8
 #: Share of the device work of many short kernels that remains when done for all items at once: likely, least, most.
 _KEEP: Final = (0.3, 1.0, 0.1)
 #: The gradient of a part of a tensor is as large as the tensor, and zero in the rest. One of all parts is made once.
@@ -66,16 +68,82 @@ class _Loop:
     times: int  # iterations
     stays: int  # iterations whose host time remains once all items are done at once
 
+    def body(self, calls: Calls) -> Ints:
+        """Return the calls with device work of the first iteration."""
+        return self.calls[calls.work_count[self.calls] > 0][: self.period]
+
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for loops of operators with short kernels outside the optimizer, combined per step."""
+    """Look for loops of operators with short kernels outside the optimizer; those of one place are one finding."""
     if not trace.device_indices:
         return
+    repeatable, product = _kinds(evidence.calls)
+    begin = 0.0
+    for place in _places(evidence, _all_loops(evidence, repeatable, product)):
+        end = begin + _share_of_weights(evidence.calls, place)
+        fewer = _fewer_weights(evidence, begin, end) if end > begin else Edit()
+        yield _finding(evidence, place, product, fewer)
+        begin = end
+
+
+def _places(evidence: Evidence, found: Iterable[_Loop]) -> list[list[_Loop]]:
+    """Return the loops of each place: those of the same calls in the same function, and what belongs together there.
+
+    Without Python frames and lines, all loops of the same calls are of one place.
+    """
     calls = evidence.calls
-    repeatable, product = _kinds(calls)
-    found = list(_all_loops(evidence, repeatable, product))
-    if not found:
-        return
+    ordered = sorted(found, key=lambda loop: int(loop.calls[0]))
+    functions = evidence.functions_of(calls.rows[[loop.calls[0] for loop in ordered]])
+    keys = [
+        (function, evidence.line_in(loop.calls), np.sort(calls.codes[loop.body(calls)]).tobytes())
+        for function, loop in zip(functions, ordered, strict=True)
+    ]
+    place_of = {key: key for key in keys}
+    for one, other in _together(evidence, ordered):
+        (function, line, _), (other_function, other_line, _) = keys[one], keys[other]
+        # Only loops that wait have a line.
+        if function == other_function and (line == other_line or not line or not other_line):
+            joined, into = place_of[keys[other]], place_of[keys[one]]
+            place_of |= {key: into for key, place in place_of.items() if place == joined}
+    places: dict[tuple[str, str, bytes], list[_Loop]] = {}
+    for loop, key in zip(ordered, keys, strict=True):
+        places.setdefault(place_of[key], []).append(loop)
+    return list(places.values())
+
+
+def _together(evidence: Evidence, ordered: Sequence[_Loop]) -> Iterator[tuple[int, int]]:
+    """Yield two loops, as indices, if the same change removes both.
+
+    One call joins the results of both right after them, or both pass over the same items without gradients, one soon
+    after the other: the norms of all gradients, and their scaling.
+    """
+    calls = evidence.calls
+    joined, other = _joined_results(calls), calls.backward | evidence.updates.hold(calls.rows)
+    in_a_row: dict[tuple[int, int], list[int]] = {}  # of each thread and step, with nothing between
+    for index, loop in enumerate(ordered):
+        first, last = int(loop.calls[0]), int(loop.calls[-1])
+        row = in_a_row.setdefault((int(calls.tracks[first]), int(calls.steps[first])), [])
+        if row:
+            before = ordered[row[-1]]
+            between = slice(int(before.calls[-1]) + 1, first)
+            count = int((calls.work_count[between][calls.tracks[between] == calls.tracks[first]] > 0).sum())
+            same_items = before.times == loop.times and not other[between].any()
+            if (
+                same_items
+                and count <= _MAX_BETWEEN
+                and not calls.differentiated[[*before.calls, *loop.calls]].any()
+            ):
+                yield row[-1], index
+            if count:
+                row.clear()
+        row.append(index)
+        if joined[last] == sum(ordered[one].times for one in row):
+            yield from ((row[0], one) for one in row[1:])
+
+
+def _finding(evidence: Evidence, found: Sequence[_Loop], product: Mask, fewer: Edit) -> Finding:
+    """Return what is said about the loops of a place."""
+    trace, calls = evidence.trace, evidence.calls
     once = np.ones(len(calls.rows))
     for loop in found:
         once[loop.calls] = loop.stays / loop.times
@@ -90,15 +158,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
         for part in _KEEP
     )
-    fewer = _fewer_weights(evidence, found)
     largest = max(found, key=lambda loop: loop.period * loop.times)
     first = int(largest.calls[0])
-    body = largest.calls[calls.work_count[largest.calls] > 0][: largest.period]
+    body = largest.body(calls)
     per_step = round(len(found) / evidence.step_count)
-    yield Finding(
+    return Finding(
         f"a loop calls {in_a_row(calls.names_of(body))} {largest.times} times in a row"
         + (f", one of {per_step} loops a step" if per_step > 1 else ""),
-        evidence.function_of(int(calls.rows[first])) or evidence.line_in(largest.calls),
+        evidence.line_in(largest.calls) or evidence.function_of(int(calls.rows[first])),
         _JAX if evidence.is_jax else _PRODUCTS if product[first] else _TORCH,
         "medium",
         f"operators whose kernels take less than {SHORT_NS // 1000} µs repeat in the same order",
@@ -110,19 +177,25 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _fewer_weights(evidence: Evidence, found: Sequence[_Loop]) -> Edit:
-    """Return the edit in which the optimizer's host time falls with the number of weights, if loops have their own.
-
-    The weights of all iterations become one.
-    """
-    trace, makers = evidence.trace, _with_weights(evidence.calls)
+def _share_of_weights(calls: Calls, found: Sequence[_Loop]) -> float:
+    """Return the share of all weights that disappears if the weights of all iterations become one."""
+    makers = _with_weights(calls)
     counts = [(int(np.isin(makers, loop.calls).sum()), loop) for loop in found]
     gone = sum(count * (1 - loop.stays / loop.times) for count, loop in counts if count >= loop.times)
-    if not gone:
-        return Edit()
-    keep = 1 - gone / len(makers)
+    return gone / max(len(makers), 1)
+
+
+def _fewer_weights(evidence: Evidence, begin: float, end: float) -> Edit:
+    """Return the edit in which the optimizer's host time lacks a part, as it falls with the number of weights.
+
+    Each place removes a part of its own, so that all places together remove the sum.
+    """
+    trace = evidence.trace
     clears = outermost(trace, trace.host_events(CLEARS))
-    return Edit.of_host(trace, clears, keep) | replace(evidence.without_updates(keep, 1.0), waits=clears[:0])
+    edit = Edit.of_host(trace, clears) | replace(evidence.without_updates(0.0, 1.0), waits=clears[:0])
+    host, length = edit.host, edit.host.ends - edit.host.starts
+    starts, ends = (host.starts + (length * part).astype(np.int64) for part in (begin, end))
+    return replace(edit, host=replace(host, starts=starts, ends=ends))
 
 
 def _all_loops(evidence: Evidence, repeatable: Mask, product: Mask) -> Iterator[_Loop]:

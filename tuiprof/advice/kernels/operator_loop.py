@@ -36,7 +36,7 @@ _LEAST = 4.0
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for loops of short operators, grouped by location."""
+    """Look for loops of short operators; those that call the same at one location are one finding."""
     if trace.device_indices:
         return  # with a device, rules about launches cover loops
     in_steps = evidence.stepped
@@ -46,7 +46,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     places = (
         pl.DataFrame(found)
-        .group_by("where", "optimizer", "backward", maintain_order=True)
+        .group_by("where", "optimizer", "backward", "body", maintain_order=True)
         .agg(
             pl.col("track", "start", "end", "times"),
             pl.col("calls").explode(),
@@ -160,20 +160,21 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
         if usual_ns >= SHORT_NS or lengths.sum() < MIN_INSIDE * span:
             continue
         around = ancestry_of(trace, rows[first : first + 1])
+        names = [operator_label(trace.name(int(row))) for row in rows[first : first + period]]
         frame, annotation = int(around.frames[0, 0]), int(around.annotation[0])
         where = function_label(trace.names[frame], running_at_start(trace)) if frame >= 0 else ""
         range_ = trace.names[annotation] if annotation >= 0 else ""
+        optimizer = range_ if range_.startswith("Optimizer.step#") else ""
         yield {
             "where": where or range_,
-            "optimizer": range_ if range_.startswith("Optimizer.step#") else "",
+            "optimizer": optimizer,
+            "body": [] if optimizer else sorted(names),
             "backward": trace.name(int(rows[first])).startswith("autograd::engine"),
             "track": int(trace.track_codes[rows[first]]),
             "start": int(starts[first]),
             "end": int(ends[first + period * times - 1]),
             "times": times,
-            "operators": " → ".join(
-                operator_label(trace.name(int(row))) for row in rows[first : first + period]
-            ),
+            "operators": " → ".join(names),
             "event": int(rows[first]),
         }
 

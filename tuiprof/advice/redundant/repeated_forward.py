@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import Calls, index_of_outer
+from tuiprof.analyses.shared.calls import ACCUMULATE, Calls, index_of_outer
 from tuiprof.analyses.shared.frames import spot
 from tuiprof.analyses.shared.model_calls import SAME, SAME_LARGEST, ModelCalls, model_calls, part_calls
 from tuiprof.model import Trace
@@ -42,7 +43,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     calls = evidence.calls
     layers = np.flatnonzero(trace.named(_LAYERS, calls.rows) & ~calls.backward)
     models = model_calls(calls)
-    same = _on_same_inputs(calls, models, layers)
+    same = _on_same_inputs(evidence, models, layers)
     chosen = np.isin(models.of_call, same) & ~calls.backward
     if chosen.any():
         yield Finding(
@@ -51,7 +52,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "call it once and use its output again",
             "medium",
             "the step has called it before on the same tensors, with the same weights and without random numbers",
-            calls.edit(calls.with_backward(chosen)),
+            calls.edit(_with_gradients(calls, models.rows, [name[1] for name in models.names], chosen)),
             event=int(calls.rows[np.argmax(chosen)]),
         )
     known = chosen
@@ -97,14 +98,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _on_same_inputs(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]:
+def _on_same_inputs(evidence: Evidence, models: ModelCalls, layers: Ints) -> list[int]:
     """Return which calls of models are marked to be on the same inputs, with no sign that they differ.
 
     A model may also run other layers, as with adapters that are disabled.
     """
-    trace, found = calls.trace, list[int]()
+    trace, calls, found = evidence.trace, evidence.calls, list[int]()
     known: set[tuple[int, str, bytes]] = set()
-    same = _unchanged(calls, models, models.rows, [(name[1], name[3] == SAME) for name in models.names])
+    same = _unchanged(evidence, models, models.rows, [(name[1], name[3] == SAME) for name in models.names])
     layers_of = models.split(layers)
     for index in np.argsort(trace.starts[models.rows], kind="stable").tolist():
         name = models.names[index]
@@ -116,16 +117,18 @@ def _on_same_inputs(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]
     return found
 
 
-def _unchanged(calls: Calls, models: ModelCalls, rows: Ints, names: list[tuple[str, bool]]) -> Mask:
+def _unchanged(evidence: Evidence, models: ModelCalls, rows: Ints, names: list[tuple[str, bool]]) -> Mask:
     """Return which of the calls marked to be on the same inputs draw no random numbers and have the same weights.
 
-    The probe sees a change of ``weights``, but not one of ``weights.data`` (as by SAM after a first backward pass, or
-    by finite differences, which move all weights between two calls). The names are those of what is called, and whether
-    a call is so marked; such calls do not overlap.
+    The probe sees a change of ``weights``, but not one of ``weights.data`` (as by SAM after a first backward pass
+    through the same model, or by finite differences, which move all weights between two calls). The names are those of
+    what is called, and whether a call is so marked; such calls do not overlap.
     """
-    trace, found = calls.trace, np.array([same for _, same in names], dtype=bool)
-    apart = np.sort(trace.starts[calls.rows[(models.of_call < 0) & (calls.work_count > 0)]])
-    backward = np.sort(trace.starts[calls.rows[calls.backward]])
+    trace, calls = evidence.trace, evidence.calls
+    found = np.array([same for _, same in names], dtype=bool)
+    other = calls.backward | evidence.updates.hold(calls.rows)
+    apart = np.sort(trace.starts[calls.rows[(models.of_call < 0) & (calls.work_count > 0) & ~other]])
+    through, learning = _backward_through(calls, rows, [name for name, _ in names])
     random = trace.operators(_RANDOM)
     drawing = index_of_outer(trace, rows[found], random)
     found[np.flatnonzero(found)[drawing[drawing >= 0]]] = False
@@ -134,16 +137,47 @@ def _unchanged(calls: Calls, models: ModelCalls, rows: Ints, names: list[tuple[s
         name, start = names[index][0], int(trace.starts[rows[index]])
         since = last.get(name, start)
         last[name] = int(trace.ends[rows[index]])
-        between, learned = (np.diff(np.searchsorted(at, (since, start))) for at in (apart, backward))
-        found[index] &= not learned and between <= _MAX_BETWEEN
+        learned = through[slice(*np.searchsorted(learning, (since, start)))]
+        between = np.diff(np.searchsorted(apart, (since, start)))
+        found[index] &= name not in learned and "" not in learned and between <= _MAX_BETWEEN
     return found
+
+
+def _backward_through(calls: Calls, rows: Ints, names: list[str]) -> tuple[npt.NDArray[np.str_], Ints]:
+    """Return what the backward passes go through, in order, and when; empty = unknown."""
+    nodes = np.flatnonzero(calls.backward & ~calls.trace.named(ACCUMULATE, calls.rows))
+    made_by = calls.forward[nodes]
+    inside = index_of_outer(calls.trace, rows, calls.rows[np.maximum(made_by, 0)])
+    known = np.array([*names, "other"])
+    through = np.where(made_by >= 0, known[inside], "")
+    order = np.argsort(calls.trace.starts[calls.rows[nodes]], kind="stable")
+    return through[order], calls.trace.starts[calls.rows[nodes[order]]]
+
+
+def _with_gradients(calls: Calls, rows: Ints, names: list[str], chosen: Mask) -> Mask:
+    """Return calls made again, with their backward passes if a backward pass goes through an earlier call, too.
+
+    If none does, as the output was used without gradients, the backward pass stays: it goes through that call then.
+    """
+    trace, inside = calls.trace, index_of_outer(calls.trace, rows, calls.rows)
+    steps, starts = trace.steps.step_of[rows], trace.starts[rows]
+    again, learned = (set(inside[which].tolist()) for which in (chosen, calls.differentiated & ~chosen))
+    first: dict[tuple[int, str], int] = {}
+    for index in sorted(learned - again - {-1}, key=lambda index: int(starts[index])):
+        first.setdefault((int(steps[index]), names[index]), int(starts[index]))
+    kept = [
+        index
+        for index in again
+        if starts[index] <= first.get((int(steps[index]), names[index]), int(starts[index]))
+    ]
+    return chosen | (calls.with_backward(chosen) & ~np.isin(inside[calls.forward], kept))
 
 
 def _modules_again(evidence: Evidence, models: ModelCalls, known: Mask) -> Iterator[Finding]:
     """Yield the functions that call modules again on the same inputs, outside of the ``known`` calls."""
     calls = evidence.calls
     rows, names = part_calls(calls.trace)
-    same = _unchanged(calls, models, rows, [(name[1], name[3] == SAME) for name in names])
+    same = _unchanged(evidence, models, rows, [(name[1], name[3] == SAME) for name in names])
     functions: dict[tuple[str, str], dict[str, list[int]]] = {}
     for index in np.flatnonzero(same).tolist():
         if (location := spot([names[index][4]])) is not None:
@@ -166,7 +200,7 @@ def _modules_again(evidence: Evidence, models: ModelCalls, known: Mask) -> Itera
             "medium",
             "the step has called it before on the same tensors, with the same weights and without random numbers"
             + ("; the gradients of its output add up" if calls.differentiated[chosen].any() else ""),
-            _with_sums(calls, calls.with_backward(chosen)),
+            _with_sums(calls, _with_gradients(calls, rows, [name[1] for name in names], chosen)),
             event=int(calls.rows[np.argmax(chosen)]),
         )
 

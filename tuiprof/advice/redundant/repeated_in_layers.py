@@ -11,9 +11,11 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
 from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, Mask
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif import Edit
 
 #: What is computed begins with tensors that do not depend on the batch.
@@ -36,14 +38,8 @@ MIN_LAYERS, MIN_OPERATORS = 3, 3
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for the same operators without gradients in several layers of one forward pass."""
     calls = evidence.calls
-    found: dict[tuple[int, ...], list[list[Ints]]] = {}
-    for stretches in _forward_passes(calls):
-        for names, repeated in stretches.items():
-            found.setdefault(names, []).append(repeated)
-    for passes in found.values():
+    for passes in _passes(trace):
         first = passes[0][0]
-        # With the calls between them that launch nothing.
-        again = (calls.between(int(part[0]), int(part[-1])) for repeated in passes for part in repeated[1:])
         operators = in_a_row(calls.names_of(first))
         event = int(calls.rows[first[0]])
         yield Finding(
@@ -54,10 +50,32 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "medium",
             "these operators have no backward nodes, so they probably compute positions, masks or constants, which are "
             f"the same in all layers: {operators}",
-            calls.edit(calls.mask(*again)),
+            calls.edit(calls.mask(*_again(calls, passes))),
             Edit(),
             event=event,
         )
+
+
+def computed_again(trace: Trace) -> Mask:
+    """Return which calls would disappear if what each layer computes were computed once."""
+    calls = calls_of(trace)
+    return calls.mask(*(part for passes in _passes(trace) for part in _again(calls, passes)))
+
+
+@cached_on_trace
+def _passes(trace: Trace) -> list[list[list[Ints]]]:
+    """Return, of each kind of stretch, those of each forward pass."""
+    found: dict[tuple[int, ...], list[list[Ints]]] = {}
+    for stretches in _forward_passes(calls_of(trace)):
+        for names, repeated in stretches.items():
+            found.setdefault(names, []).append(repeated)
+    return list(found.values())
+
+
+def _again(calls: Calls, passes: list[list[Ints]]) -> Iterator[Ints]:
+    """Yield all stretches of each forward pass but the first, with the calls in them that launch nothing."""
+    for repeated in passes:
+        yield from (calls.between(int(part[0]), int(part[-1])) for part in repeated[1:])
 
 
 def _forward_passes(calls: Calls) -> Iterator[dict[tuple[int, ...], list[Ints]]]:

@@ -19,7 +19,7 @@ from tuiprof.formats.kineto.categories import ASYNC, Labels, Lane, describe_lane
 from tuiprof.formats.kineto.columns import MISSING, NONE, Columns
 from tuiprof.formats.kineto.decode import Communication, EventWait, Rare
 from tuiprof.formats.kineto.reader import Gathered
-from tuiprof.formats.xplane.words import framework
+from tuiprof.formats.xla_names import framework
 from tuiprof.model import DeviceInfo, Trace, TraceInfo, Track
 from tuiprof.model.trace import CATEGORIES, CATEGORY_TYPE, RawSource
 from tuiprof.model.trust import ReadStats, Remark

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from tuiprof.formats.kineto.columns import Identity
 from tuiprof.formats.kineto.decode import Rare
-from tuiprof.formats.xplane.words import of_stream
+from tuiprof.formats.xla_names import of_stream
 from tuiprof.model.trace import CATEGORIES
 
 CODE: Final[dict[str, int]] = {name: code for code, name in enumerate(CATEGORIES)}

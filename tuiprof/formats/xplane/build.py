@@ -14,7 +14,9 @@ import polars as pl
 
 from tuiprof.formats.event_table import Ints, in_words, optional, order_of, step_markers
 from tuiprof.formats.session_files import read_sync_sites
+from tuiprof.formats.xla_names import of_stream
 from tuiprof.formats.xplane import words
+from tuiprof.formats.xplane.hlo import HloPrograms
 from tuiprof.formats.xplane.protobuf import Damaged
 from tuiprof.formats.xplane.space import Lookup, Named, Space, dense, times
 from tuiprof.formats.xplane.words import Row, describe, tracks_of
@@ -234,7 +236,7 @@ class Builder:
             read.phases["aggregated"] = int(untimed.sum())
         steps = self._steps(ts, end, stats)
         read.remarks = _remarks(space, self.shifts, self.waits, steps)
-        return Trace(
+        trace = Trace(
             events,
             tracks_of(space, self._threads()),
             describe(space, self.path, self.origin),
@@ -246,6 +248,8 @@ class Builder:
             dispatched=None if steps is None else self._dispatched(ordinal),
             raw=RawEvents(space),
         )
+        trace.programs = HloPrograms(space)
+        return trace
 
     def _threads(self) -> dict[int, int]:
         """Return the thread of each line that the probe marked."""
@@ -297,7 +301,7 @@ class Builder:
             if row is Row.HOST:
                 category = words.of_host(name, runs_python=bool(line))
             elif row is Row.STREAM:
-                category = words.of_stream(name, line, kinds[kind])
+                category = of_stream(name, line, kinds[kind])
             elif row in (Row.OPS, Row.ASYNC):
                 category = words.of_tpu_op(name, hlo.get((plane, name), ""))
             else:

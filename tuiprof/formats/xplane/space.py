@@ -7,7 +7,7 @@ Messages and field numbers: ``xplane.proto`` of openxla/xla. Times: an event sta
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -351,10 +351,12 @@ class Lookup:
 
 
 class Named:
-    """The wanted stats of a file, by name."""
+    """Some stats of a file, by name."""
 
-    def __init__(self, space: Space, plane_of: npt.NDArray[np.integer]) -> None:
-        number = {name: code for code, name in enumerate(WANTED, 1)}
+    def __init__(
+        self, space: Space, plane_of: npt.NDArray[np.integer], wanted: Sequence[str] = WANTED
+    ) -> None:
+        number = {name: code for code, name in enumerate(wanted, 1)}
         entries = {
             (index, key): number[name]
             for index, plane in enumerate(space.planes)
@@ -367,7 +369,7 @@ class Named:
         self._rows = {}
         kept = np.flatnonzero(codes)
         order = kept[np.argsort(codes[kept], kind="stable")]
-        bounds = np.searchsorted(codes[order], np.arange(1, len(WANTED) + 2))
+        bounds = np.searchsorted(codes[order], np.arange(1, len(wanted) + 2))
         for name, code in number.items():
             self._rows[name] = order[bounds[code - 1] : bounds[code]]
 
@@ -411,21 +413,34 @@ class Named:
     def numbers_in(self, name: str, pattern: re.Pattern[bytes]) -> Ints:
         """Return the number in a text stat, for every event; -1 = none."""
         column = np.full(len(self.space), -1, dtype=np.int64)
-        stats, data, known = self.space.stats, self.space.buffer.data, dict[bytes, int]()
-        plane_of = np.array([line.plane for line in self.space.lines])[self.space.line]
-        for row in self._rows[name].tolist():
-            event = int(stats.event[row])
-            if stats.kind[row] == pb.REF:
-                text = self.space.planes[plane_of[event]].stats.get(int(stats.value[row]), "").encode()
-            else:
-                at = int(stats.value[row])
-                text = bytes(data[at : at + int(stats.size[row])])
+        known = dict[bytes, int]()
+        for event, text in self._texts(name):
             size = known.get(text)
             if size is None:
                 match = pattern.search(text)
                 size = known[text] = int(match[1]) if match else -1
             column[event] = size
         return column
+
+    def texts(self, name: str) -> tuple[Ints, list[str]]:
+        """Return a text stat of every event, as positions (-1 = none) in a list of the distinct ones."""
+        column = np.full(len(self.space), -1, dtype=np.int64)
+        known = dict[bytes, int]()
+        for event, text in self._texts(name):
+            column[event] = known.setdefault(text, len(known))
+        return column, [text.decode("utf-8", "replace") for text in known]
+
+    def _texts(self, name: str) -> Iterator[tuple[int, bytes]]:
+        """Yield the events that carry a text stat, and the text."""
+        stats, data = self.space.stats, self.space.buffer.data
+        plane_of = np.array([line.plane for line in self.space.lines])[self.space.line]
+        for row in self._rows[name].tolist():
+            event = int(stats.event[row])
+            if stats.kind[row] == pb.REF:
+                yield event, self.space.planes[plane_of[event]].stats.get(int(stats.value[row]), "").encode()
+            else:
+                at = int(stats.value[row])
+                yield event, bytes(data[at : at + int(stats.size[row])])
 
 
 def times(space: Space) -> tuple[Ints, Ints, int | None]:

@@ -8,11 +8,11 @@ matched by their last part. Line names are those of ``xplane_schema.cc`` in open
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tuiprof.formats.xla_names import STREAM, framework
 from tuiprof.model import DeviceInfo, TraceInfo, Track
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ class Row(IntEnum):
     COUNTERS = 7  # utilisation samples
 
 
-_STREAM: Final = re.compile(r"^Stream #(\d+)(?:\((.*)\))?$")
 _TPU_ROWS: Final = {
     "XLA Ops": Row.OPS,
     "Sparse Core Ops": Row.OPS,
@@ -61,14 +60,14 @@ def row_of(plane: str, line: str) -> Row:
     device = device_of(plane)
     if device is None:
         return Row.SHADOW if plane.startswith(("/device:", "/virtualdevice:", "#")) else Row.HOST
-    if _STREAM.match(line):
+    if STREAM.match(line):
         return Row.STREAM
     return _TPU_ROWS.get(line, Row.SHADOW) if device[0] == "TPU" else Row.SHADOW
 
 
 def stream_of(line: str) -> int | None:
     """Return the number of a GPU stream by the name of its line, ``"Stream #134(Compute)"``; None for other lines."""
-    match = _STREAM.match(line)
+    match = STREAM.match(line)
     return int(match[1]) if match else None
 
 
@@ -134,18 +133,6 @@ def show_name(name: str) -> str:
     return name
 
 
-def framework(names: Iterable[str], lines: Iterable[str]) -> str:
-    """Return the framework that was profiled, by events that only it writes; empty = unknown."""
-    jax = False
-    for name in names:
-        if name.startswith("SyncTensorsGraph") or "PjRtComputationClient::" in name:
-            return "PyTorch/XLA"
-        jax = jax or name.startswith("PjitFunction(")
-    if any(line.startswith(("TensorFlow ", "tf_data")) for line in lines):
-        return "TensorFlow"
-    return "JAX" if jax else ""
-
-
 def of_host(name: str, *, runs_python: bool) -> str:
     """Return the category of an event on a host thread.
 
@@ -187,13 +174,6 @@ def of_tpu_op(name: str, hlo_category: str) -> str:
         if _COPY.match(word):
             return "memcpy"
     return "kernel"
-
-
-def of_stream(name: str, line: str, details: str) -> str:
-    """Return the category of an event on a GPU stream."""
-    kinds = (_STREAM.match(line) or [None, None, None])[2] or ""
-    words, categories = (details, name, kinds), ("memcpy", "memset", "kernel")
-    return next((found for word in words for found in categories if word.lower().startswith(found)), "kernel")
 
 
 def of_wait(name: str) -> str:

@@ -7,7 +7,7 @@ pane shows everything about a row or an event; collecting that may read files, s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, Final
 import polars as pl
 from rich.cells import chop_cells
 
+from tuiprof.analyses.shared.instructions import Place, place_of, source_of
 from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_bytes, format_count, format_ns
@@ -299,17 +300,19 @@ def describe(trace: Trace, row: int) -> EventDetail:
     frames = tuple(r for r in enclosing if python[r])
     chain = tuple(r for r in enclosing if not python[r])
     raw = trace.raw_event(row)
+    place = place_of(trace, row)
+    compiled = place.instruction.frames if place is not None else ()
     return EventDetail(
         row=row,
         name=trace.name(row),
-        fields=tuple(_fields(trace, row, launch)),
+        fields=(*_fields(trace, row, launch), *(_compiled(place) if place is not None else ())),
         launch=launch if launch >= 0 else None,
         links=links_of(trace, row, slow=True),
         work=tuple(work[:_MAX_WORK].tolist()),
         work_count=len(work),
         chain=chain,
         frames=frames,
-        excerpt=first_excerpt([trace.name(r) for r in frames], near=trace.info.path),
+        excerpt=first_excerpt([*compiled, *map(trace.name, frames)], near=trace.info.path),
         raw=raw[:_MAX_RAW_CHARS],
         raw_cut=max(0, len(raw) - _MAX_RAW_CHARS),
     )
@@ -340,6 +343,16 @@ def _fields(trace: Trace, row: int, launch: int) -> list[tuple[str, str]]:
         rate = f", {format_bytes(size * 1e9 / (end - start))}/s" if end > start else ""
         fields.append(("moved", f"{format_bytes(size)} ({format_count(size)} bytes){rate}"))
     return fields
+
+
+def _compiled(place: Place) -> Iterator[tuple[str, str]]:
+    """Yield what the compiled program says of what an event carries out."""
+    one = place.instruction
+    if line := source_of(one):
+        yield "line", line
+    if one.op_name:
+        yield "operation", one.op_name
+    yield "instruction", f"{one.name} of {place.program.name}"
 
 
 def first_excerpt(texts: Sequence[str], near: Path | None = None) -> Excerpt | None:

@@ -1,0 +1,62 @@
+"""A small builder of steps whose device never waits for the host: what is left out of them is saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analyses.made import Made
+
+from tuiprof.model import Trace
+
+
+class Steps:
+    """Steps of a device that its host is ahead of: each operator has one kernel or none."""
+
+    def __init__(self) -> None:
+        self.made = Made()
+        self._at, self._free, self._number = 0.0, 30.0, 0
+        self._begun = 0.0
+
+    def op(
+        self, name: str, kernels: tuple[tuple[str, float], ...] = (), inside: str = "", **columns: Any
+    ) -> Steps:
+        """Add an operator with what it launches, each with its µs, and one that lies inside of it."""
+        begin = self._at
+        self._at += 10 * max(len(kernels), 1)
+        self.made.op(name, begin, self._at - 1, **columns)
+        if inside:
+            self.made.op(inside, begin + 1, self._at - 2, track=columns.get("track", 0))
+        for index, (kernel, works) in enumerate(kernels):
+            self._number += 1
+            call = (begin + 10 * index + 2, begin + 10 * index + 4)
+            self.made.call("cudaLaunchKernel", *call, correlation=self._number, track=columns.get("track", 0))
+            self.made.kernel(kernel, self._free, self._free + works, self._number)
+            self._free += works
+        return self
+
+    @property
+    def now(self) -> float:
+        """When the next operator begins, µs."""
+        return self._at
+
+    def within(
+        self, name: str, *ops: tuple[str, tuple[tuple[str, float], ...]], first: int | None = None
+    ) -> Steps:
+        """Add a range with operators, whose autograd nodes are numbered from ``first`` on."""
+        begin = self._at
+        self._at += 1
+        for index, (op, kernels) in enumerate(ops):
+            self.op(op, kernels, sequence=None if first is None else first + index)
+        self._at += 1
+        self.made.add("annotation", name, begin, self._at)
+        return self
+
+    def end(self) -> None:
+        """End a step."""
+        number = sum(row["name"].startswith("ProfilerStep") for row in self.made.rows)
+        self.made.step(number, self._begun, self._at)
+        self._begun = self._at
+
+    def trace(self) -> Trace:
+        """Return the trace."""
+        return self.made.trace()

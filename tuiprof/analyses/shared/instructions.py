@@ -1,0 +1,276 @@
+"""Which instruction of a compiled program each device event carries out.
+
+Most events name it. What runs as one CUDA graph has only the name of the graph: its kernels are compared, in their
+order, with the instructions of the computations that may be in it. Kernels have the names of fusions, or of one that
+does the same; those of libraries have names of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses.shared.frames import spot
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.model.programs import Computation, Instruction, Program
+from tuiprof.model.trace import cached_on_trace
+
+#: Instructions that launch nothing.
+SILENT: Final = (
+    *("parameter", "constant", "iota", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier"),
+    *(
+        "while",
+        "conditional",
+        "call",
+        "async-update",
+        "async-done",
+        "copy-done",
+        "partition-id",
+        "replica-id",
+    ),
+)
+_LIBRARY, _COPY = "<library>", "<copy>"
+#: Maximum product of the lengths of the two sequences that are compared; longer ones take seconds.
+_COMPARED: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One instruction and where it is."""
+
+    program: Program
+    computation: Computation
+    instruction: Instruction
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """Which instruction each of ``k`` events carries out."""
+
+    rows: Ints  # rows of the events, shape ``(k,)``
+    code: Ints  # index into ``places``; -1 = unknown. Shape ``(k,)``.
+    places: Sequence[Place]  # the instructions
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs that they are of."""
+        return list({id(place.program): place.program for place in self.places}.values())
+
+    def rows_of(self, program: Program) -> dict[str, Ints]:
+        """Return the rows of the events of each instruction of a program, by its name, in order of start."""
+        order = np.argsort(self.code, kind="stable")
+        bounds = np.searchsorted(self.code[order], np.arange(len(self.places) + 1))
+        return {
+            place.instruction.name: self.rows[order[bounds[at] : bounds[at + 1]]]
+            for at, place in enumerate(self.places)
+            if place.program is program
+        }
+
+    def of(self, rows: Ints) -> Ints:
+        """Return the index of the instruction of some events; -1 = unknown."""
+        if not len(self.rows):
+            return np.full(len(rows), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+        found: Ints = np.where(self.rows[at] == rows, self.code[at], -1)
+        return found
+
+
+@cached_on_trace
+def carried_out(trace: Trace) -> CarriedOut:
+    """Return the instructions of all device work; without a device, of all operators."""
+    rows = trace.device_work if trace.device_indices else np.flatnonzero(trace.is_category("cpu_op"))
+    if trace.programs is None or not len(rows):
+        return CarriedOut(rows[:0], rows[:0], ())
+    said = trace.programs.operations(trace.ints("ordinal", rows)).with_columns(
+        pl.Series("at", np.arange(len(rows))),
+        pl.Series("device", trace.ints("device", rows)),
+        pl.Series("correlation", trace.ints("correlation", rows)),
+    )
+    code = np.full(len(rows), -1, dtype=np.int64)
+    places, index = list[Place](), dict[tuple[int, int], int]()
+    for (number,), mine in said.filter(pl.col("program").is_not_null()).group_by(
+        "program", maintain_order=True
+    ):
+        program = trace.programs.program(int(str(number)))
+        if program is None:
+            continue
+        names = [trace.names[one] for one in trace.name_codes[rows[mine["at"].to_numpy()]].tolist()]
+        reader = _Reader(program)
+        for at, place in reader.read(mine.with_columns(pl.Series("name", names, dtype=pl.String))):
+            key = (int(str(number)), place.instruction.id)
+            if key not in index:
+                index[key] = len(places)
+                places.append(place)
+            code[at] = index[key]
+    return CarriedOut(rows, code, places)
+
+
+def source_of(instruction: Instruction) -> str:
+    """Return the line of the user's code that an instruction comes from, as ``function, file:line``; empty = unknown.
+
+    In a library, the line that called it comes first.
+    """
+    found = spot(instruction.frames)
+    if found is None:
+        return ""
+    where, function, caller = found
+    function = function.rpartition("<locals>.")[2]
+    location = f"{function}, {where}" if function else where
+    return f"{caller} → {location}" if caller else location
+
+
+def place_of(trace: Trace, row: int) -> Place | None:
+    """Return the instruction that an event carries out, if known."""
+    done = carried_out(trace)
+    code = int(done.of(np.array([row]))[0])
+    return done.places[code] if code >= 0 else None
+
+
+def source_line(trace: Trace, row: int) -> str:
+    """Return the line of the user's code that an event is for, as :func:`source_of` does; empty = unknown."""
+    place = place_of(trace, row)
+    return source_of(place.instruction) if place is not None else ""
+
+
+def lines_of(trace: Trace, rows: Ints, groups: Ints) -> dict[int, str]:
+    """Return the source line of the events of each group as ``file:line``, which some groups lack.
+
+    Of several, it is the one with most of the time, and how many others there are: ``file:line +2``. ``groups`` are
+    codes, shape ``(len(rows),)``.
+    """
+    done = carried_out(trace)
+    code = done.of(rows)
+    spots = [spot(place.instruction.frames) for place in done.places]
+    sources = [(found[2] or found[0]).rpartition("/")[2] if found else "" for found in spots]
+    known = np.flatnonzero(code >= 0)
+    frame = pl.DataFrame(
+        {
+            "group": groups[known],
+            "line": pl.Series([sources[one] for one in code[known].tolist()], dtype=pl.String),
+            "ns": trace.lengths(rows[known]),
+        }
+    )
+    lines = (
+        frame.filter(pl.col("line") != "")
+        .group_by("group", "line", maintain_order=True)
+        .agg(pl.col("ns").sum())
+        .sort("ns", descending=True, maintain_order=True)
+        .group_by("group", maintain_order=True)
+        .agg(pl.col("line").first(), (pl.len() - 1).alias("others"))
+    )
+    return {group: f"{line} +{others}" if others else line for group, line, others in lines.iter_rows()}
+
+
+def kernel_name(instruction: str) -> str:
+    """Return the name that XLA gives to the kernel of an instruction."""
+    return re.sub(r"\W", "_", instruction)
+
+
+class _Reader:
+    """Finds the instructions of the events of one program."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._running = list(running(program))
+        self._places = {
+            one.name: Place(program, computation, one)
+            for computation in self._running
+            for one in computation.instructions.values()
+        }
+        self._alike = {kernel_name(one.name): _token(one) for one in program.by_name.values()}
+        #: Instructions of each computation that launch something, and what their kernels are expected to be.
+        self._launching = {
+            one.id: [(each, _token(each)) for each in one.instructions.values() if each.opcode not in SILENT]
+            for one in self._running
+        }
+        self._used = Counter[int]()
+
+    def read(self, events: pl.DataFrame) -> Iterator[tuple[int, Place]]:
+        """Yield the positions of events and their instructions."""
+        known: dict[tuple[str, int, tuple[str, ...]], list[Place | None]] = {}
+        for (operation, number, _, _), run in events.group_by(
+            "operation", "instruction", "device", "correlation", maintain_order=True
+        ):
+            if place := self._places.get(str(operation)):
+                yield from ((at, place) for at in run["at"].to_list())
+                continue
+            key = (str(operation), int(str(number or 0)), tuple(run["name"].to_list()))
+            if key not in known:
+                known[key] = self._of_graph(key[1], key[2])
+            yield from (
+                (at, found) for at, found in zip(run["at"].to_list(), known[key], strict=True) if found
+            )
+
+    def _of_graph(self, number: int, names: Sequence[str]) -> list[Place | None]:
+        """Return the instructions of the kernels of a graph, which an instruction of this number may run."""
+        kernels = [self._of_kernel(name) for name in names]
+        counted = [at for at, token in enumerate(kernels) if token]
+        own = {called for one in self._with_id(number) for called in one.called}
+        best: tuple[tuple[int, bool, int], Computation, list[tuple[int, Instruction]]] | None = None
+        for computation in self._running:
+            pairs = self._pairs(self._launching[computation.id], [kernels[at] for at in counted])
+            rank = (len(pairs), computation.id in own, -self._used[computation.id])
+            if pairs and (best is None or rank > best[0]):
+                best = (rank, computation, pairs)
+        found: list[Place | None] = [None] * len(names)
+        if best is not None:
+            self._used[best[1].id] += 1
+            for at, instruction in best[2]:
+                found[counted[at]] = Place(self._program, best[1], instruction)
+        return found
+
+    def _with_id(self, number: int) -> Iterator[Instruction]:
+        for computation in self._running:
+            if number in computation.instructions:
+                yield computation.instructions[number]
+
+    def _of_kernel(self, name: str) -> str:
+        """Return what a kernel may carry out; empty = a part of something else."""
+        if name.startswith(("Memset", "memset")):
+            return ""
+        token = self._alike.get(name.removesuffix(".kd"))
+        return token or (_COPY if name.lower().startswith("memcpy") else _LIBRARY)
+
+    @staticmethod
+    def _pairs(
+        launching: Sequence[tuple[Instruction, str]], kernels: Sequence[str]
+    ) -> list[tuple[int, Instruction]]:
+        """Return which kernels carry out which instructions, in the order that both have."""
+        tokens = [token for _, token in launching]
+        if not set(tokens) & set(kernels) or len(tokens) * len(kernels) > _COMPARED:
+            return []
+        pairs = list[tuple[int, Instruction]]()
+        for a, b, size in SequenceMatcher(None, tokens, kernels, autojunk=False).get_matching_blocks():
+            pairs += ((b + at, launching[a + at][0]) for at in range(size))
+        return pairs
+
+
+def running(program: Program) -> Iterator[Computation]:
+    """Yield the computations whose instructions launch something: not those of fusions."""
+    seen, left = set[int](), [program.entry]
+    while left:
+        one = program.computations.get(left.pop())
+        if one is None or one.id in seen:
+            continue
+        seen.add(one.id)
+        yield one
+        for instruction in one.instructions.values():
+            if instruction.opcode in ("while", "conditional", "call"):
+                left += instruction.called
+
+
+def _token(instruction: Instruction) -> str:
+    if instruction.opcode == "custom-call":
+        return _LIBRARY
+    if instruction.opcode in ("async-start", "copy", "copy-start"):
+        return _COPY
+    # Without a number: it may share its kernel with another one of its kind.
+    return instruction.alike or instruction.name.partition(".")[0]
