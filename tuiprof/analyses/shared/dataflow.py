@@ -81,6 +81,15 @@ class Flow:
         return at
 
     @cached_property
+    def direct_users(self) -> Mapping[int, tuple[int, ...]]:
+        """The instructions that take the value of each one as it is."""
+        users = defaultdict[int, list[int]](list)
+        for at, inputs in self.inputs.items():
+            for source in set(inputs):
+                users[source].append(at)
+        return {at: tuple(each) for at, each in users.items()}
+
+    @cached_property
     def users(self) -> Mapping[int, tuple[int, ...]]:
         """The instructions that take the value of each one, in whatever form."""
         users = defaultdict[int, list[int]](list)
