@@ -10,6 +10,8 @@ from host_ahead import Steps
 
 from tuiprof.advice import advise, all_of, losses_of, priorities
 from tuiprof.advice.answer import answer
+from tuiprof.advice.question import answer as question
+from tuiprof.advice.question import changes
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Window
 from tuiprof.model.steps import Uncaptured, WorkerRestarts
@@ -562,6 +564,23 @@ def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     why = losses_of(trace, Window(), report.table("findings").rows["rule"].to_list().index("loader-restarts"))
     assert isinstance(why, str)
     assert "rare steps" in why
+
+
+def test_what_if_counts_rare_steps_as_the_findings_do() -> None:
+    trace = trained((False,) * 6)
+    length = float((trace.steps.ends - trace.steps.starts).mean())
+    restarts = WorkerRestarts(8, 10, 120, 600_000_000, 200_000_000)
+    trace.uncaptured = Uncaptured(40, length, length, length, restarts=restarts)
+    saved = found(trace, "loader-restarts")["wins_ns"]
+    asked = changes(trace, without=["loader-restarts", "loader-restarts"], host=0.5)
+    told = question(trace, asked)
+    assert isinstance(told, Report)
+    assert told.fact("step_ns") == advise(trace).fact("step_ns")
+    once, twice, host, together = told.table("changes").rows.to_dicts()
+    assert once["wins_ns"] == twice["wins_ns"] == pytest.approx(saved)
+    assert host["step_ns"] == pytest.approx(length + saved - host["wins_ns"])
+    assert together["wins_ns"] == pytest.approx(saved + host["wins_ns"])
+    assert together["wins_high_ns"] > saved + host["wins_high_ns"]
 
 
 @pytest.mark.parametrize("syncs", [0, 2])

@@ -714,6 +714,7 @@ def _(bad: bool) -> Step:
     "jax-gru-inputs",
     "the scan of a GRU multiplies the inputs of each of 128 times by their weights, though they're all known before",
     "one product of all inputs before the scan",
+    "product-in-scan",
     "kernel-loop",
     "operator-loop",
     may_precede=("launch-bound",),

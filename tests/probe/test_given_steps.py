@@ -122,23 +122,46 @@ print([Trainer().step(1) for _ in range(3)], type(copy.copy(vars(Trainer)["step"
     assert (done.out, len(done.of(records.Step))) == (f"{[count] * 3} {kind}\n", 3), done.err
 
 
-def test_a_pickled_copy_of_a_counted_function_does_not_need_the_probe(
-    run: Callable[..., Run], tmp_path: Path
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [({"FUNCTION": "__main__:step"}, 1), ({"AT": "script.py:5"}, 2), ({"AT": "script.py:4"}, 2)],
+)
+def test_a_pickled_copy_of_a_counted_function_needs_no_probe_and_counts_beside_one(
+    run: Callable[..., Run], tmp_path: Path, given: dict[str, str], steps: int
 ) -> None:
     needs("cloudpickle")
     script = """
 import cloudpickle
-def step(x): return x + 1
+def step(x):
+    for _ in range(2):
+        x = x + 1
+    return x
 for _ in range(3): step(1)
 with open("copy.pickle", "wb") as file: file.write(cloudpickle.dumps(step))
 """
-    done = run(script, TUIPROF_STEP_FUNCTION="__main__:step")
-    assert (done.code, len(done.of(records.Step))) == (0, 3), done.err
+    variables = {f"TUIPROF_STEP_{name}": value for name, value in given.items()}
+    done = run(script, **variables)
+    assert (done.code, len(done.of(records.Step))) == (0, 3 * steps), done.err
     read = "import pickle; print(pickle.load(open('copy.pickle', 'rb'))(1))"
     plain = subprocess.run(
         [sys.executable, "-c", read], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
-    assert plain.stdout == "2\n", plain.stderr
+    assert plain.stdout == "3\n", plain.stderr
+    worker = run("", how=["-c", read], **variables)
+    assert (worker.out, len(worker.of(records.Step))) == ("3\n", steps), worker.err
+
+
+def test_a_script_with_more_strings_is_a_script_from_its_first_statement_on(
+    run: Callable[..., Run],
+) -> None:
+    script = """'A script.'
+print(__spec__, type(__loader__).__name__)
+'A part.'
+for _ in range(3): pass
+'Another part.'
+"""
+    done = run(script, TUIPROF_STEP_AT="script.py:4")
+    assert (done.out, len(done.of(records.Step))) == ("None SourceFileLoader\n", 3), done.err
 
 
 def test_a_module_run_with_m(run: Callable[..., Run], tmp_path: Path, helper: Path) -> None:

@@ -221,6 +221,27 @@ for copied, pickled, traced, symbolic, exported, mapped in made:
     assert same(run_forked(MODEL + script, requests=CAPTURE))["Keys"] >= 2
 
 
+def test_a_warning_points_to_the_line_that_it_points_to_without_the_probe(
+    run_forked: Callable[..., Run],
+) -> None:
+    script = """
+import warnings
+class Warns(torch.nn.Linear):
+    def forward(self, x):
+        for level in range(1, 7): warnings.warn(str(level), stacklevel=level)
+        return super().forward(x)
+model = Decoder()
+model.keys.append(Warns(8, 8))
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    train(model)
+print(len(found), len({(str(one.message), one.filename, one.lineno) for one in found}))
+"""
+    done = run_forked(MODEL + script, requests=CAPTURE)
+    assert same(done) == {"Keys": 2}
+    assert done.out == f"{12 * 3 * 6} 6\n", "of each of the levels in each of the steps"
+
+
 def test_a_module_that_calls_itself_may_use_all_frames(run_forked: Callable[..., Run]) -> None:
     script = """
 import sys

@@ -201,7 +201,7 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None, tr
     if priced:
         together = step.win(*all_of(priced))
         for item in priced:
-            together = _with_rare(together, item.finding)
+            together = with_rare(together, item.finding.rare_ns)
     shown = {id(item.finding) for item in result}
     small = tuple(Priced(rule, finding, None) for rule, finding in edits if id(finding) not in shown)
     return Priorities((*settings, *result), together, step_ns, small=small)
@@ -216,15 +216,15 @@ def _price(found: Sequence[tuple[str, Finding]], step: Calibrated, on: Edit | No
         likely, rare = step.likely_ns(finding.edit, on=on), finding.rare_ns[0]
         if likely + rare >= MIN_SHARE * step.step_ns:
             win = step.win(*finding.edits, on=on, likely_ns=likely)
-            worth.append(Priced(rule, finding, _with_rare(win, finding)))
+            worth.append(Priced(rule, finding, with_rare(win, finding.rare_ns)))
     return _ordered(worth)
 
 
-def _with_rare(win: Win, finding: Finding) -> Win:
-    """Return a saving plus what the finding saves in steps that may not be captured."""
-    if not any(finding.rare_ns):
+def with_rare(win: Win, rare_ns: tuple[float, float, float]) -> Win:
+    """Return a saving plus what a change saves in steps that may not be captured: likely, least and most, ns."""
+    if not any(rare_ns):
         return win
-    likely, least, most = finding.rare_ns
+    likely, least, most = rare_ns
     return Win(win.ns + likely, win.low_ns + least, win.high_ns + most)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tuiprof.advice import MIN_SHARE, priorities
+from tuiprof.advice import MIN_SHARE, priorities, with_rare
 from tuiprof.advice.host.loader_workers import with_workers
 from tuiprof.analyses.shared.replay import host_faster, replayed
 from tuiprof.errors import UsageProblem
@@ -26,6 +26,8 @@ class Change:
 
     text: str  # its name, for example ``"without item-each-step"``
     edits: EditRange
+    #: Additional saving in rare steps that may not be captured, as that of a finding.
+    rare_ns: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 def changes(
@@ -56,13 +58,15 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
     step = replayed(trace)
     if isinstance(step, str):
         return Unavailable(NAME, f"the step cannot be replayed: {step}", "")
-    stepped, whole = bool(step.graph.step_count), step.step_ns
+    stepped, found = bool(step.graph.step_count), priorities(trace)
+    whole = step.step_ns if found.step_ns is None else found.step_ns
     if asked:
-        rows = [(change.text, step.win(*change.edits)) for change in asked]
-        in_all: Win | None = step.win(*EditRange.all_of(change.edits for change in asked))
+        rows = [(change.text, with_rare(step.win(*change.edits), change.rare_ns)) for change in asked]
+        every = step.win(*EditRange.all_of(change.edits for change in asked))
+        for rare_ns in {change.text: change.rare_ns for change in asked}.values():
+            every = with_rare(every, rare_ns)
+        in_all: Win | None = every
     else:
-        found = priorities(trace)
-        whole = whole if found.step_ns is None else found.step_ns
         priced = [(item.rule, item.win) for item in found.findings if item.win is not None]
         names = _names([rule for rule, _ in priced])
         rows = [(f"without {name}", win) for name, (_, win) in zip(names, priced, strict=True)]
@@ -139,7 +143,7 @@ def _without(trace: Trace, text: str) -> list[Change]:
     if not found:
         raise _no_finding(trace, rule)
     asked = [
-        Change(f"without {name}", item.finding.edits)
+        Change(f"without {name}", item.finding.edits, item.finding.rare_ns)
         for name, item in zip(_names([rule] * len(found)), found, strict=True)
     ]
     if not number:

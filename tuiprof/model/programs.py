@@ -43,6 +43,7 @@ class Instruction:
     direction: str = ""  # the relation of a ``compare``: ``"EQ"``
     #: Dimensions of the two operands of a ``dot`` that it sums over.
     summed: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    zero: bool = False  # of a constant: whether all of its values are 0
     config: str = ""  # what the compiler's backend notes, mostly JSON
 
     @property

@@ -3,6 +3,8 @@
 The script's file is not modified. The module with the line or function is compiled with one additional call, at the
 same line numbers; nothing else changes, and the bytecode is not cached. The main script is not imported: for it, a
 path hook claims that the file is an archive with a ``__main__``. This works the same on every version of Python.
+What is called is a global of that module too, so that it is pickled with functions that are pickled by value
+(cloudpickle).
 
 ``--step-at``: a step ends each time the statement at the line has run; for a loop, after each iteration.
 ``--step-function``: each time the function returns.
@@ -15,6 +17,7 @@ import builtins
 import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from itertools import takewhile
 from operator import getitem
 from time import monotonic_ns
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 AT, FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
 GIVEN = 10  # of steps.py, which is not loaded before the script has come to its first step
 _ENDED, _BEGINS, _COUNTED = "__tuiprof_step_ended__", "__tuiprof_step_begins__", "__tuiprof_counted__"
-_AS_SCRIPT = "__tuiprof_as_script__"
+_AS_SCRIPT, _GIVEN = "__tuiprof_as_script__", "__tuiprof_given__"
 CALLED: list[Any] = []  # what the script calls at steps
 
 
@@ -47,7 +50,8 @@ def install(runtime: Callable[[], Any]) -> None:
         return counted(function, ended)
 
     CALLED.extend((ended, begins))
-    vars(builtins).update({_ENDED: ended, _BEGINS: begins, _COUNTED: count, _AS_SCRIPT: _as_script})
+    names = {_ENDED: ended, _BEGINS: begins, _COUNTED: count, _AS_SCRIPT: _as_script, _GIVEN: given}
+    vars(builtins).update(names)
     get_code = SourceFileLoader.get_code
 
     def get_code_with_steps(loader: Any, name: str) -> Any:
@@ -99,9 +103,11 @@ class _Given:
         if not found:
             self._note(what)
             return None
-        if is_main:
-            index = sum(_comes_first(statement) for statement in tree.body)
-            tree.body.insert(index, ast.parse(f"{_AS_SCRIPT}(globals())").body[0])
+        before = [f"{_AS_SCRIPT}(globals())"] if is_main else []
+        if not self._function:
+            before.append(f"{_ENDED}, {_BEGINS} = {_ENDED}, {_BEGINS}")
+        index = len(list(takewhile(_comes_first, tree.body)))
+        tree.body[index:index] = ast.parse("\n".join(before)).body
         return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
 
     # -- the script itself ----------------------------------------------------------------------------------
@@ -152,8 +158,9 @@ class _Given:
             hook[0].failed()
 
     def __reduce__(self) -> Any:
-        """Let cloudpickle write a wrapped function for another process, where it ends no steps."""
-        return type(sys.implementation), (), {"ended": monotonic_ns}
+        """Let cloudpickle write a function for another process, where it ends that one's steps, if it has any."""
+        namespace: Any = type(sys.implementation)
+        return getattr, (builtins, _GIVEN, namespace(ended=monotonic_ns, begins=bool))
 
     def _note(self, text: str) -> None:
         """Report an error, in the log and on stderr."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.redundant.one_hot_sum import FULL, one_hot_calls, one_hot_vectors
 from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.instructions import carried_out, source_of
+from tuiprof.analyses.shared.one_hot import one_hot_products
 from tuiprof.model import Trace
-from tuiprof.whatif import EditRange
+from tuiprof.model.intervals import Ints
+from tuiprof.model.units import format_rough_share
+from tuiprof.whatif import Edit, EditRange
 
 _CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::reshape", "aten::view", "aten::flatten")
 _PRODUCTS: Final = ("aten::matmul", "aten::mm", "aten::bmm", "aten::linear", "aten::addmm")
@@ -24,6 +30,44 @@ _KEEP: Final = (0.05, 0.3, 0.01)
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for one-hot vectors that are used directly in a product."""
+    yield from _called(evidence)
+    yield from _compiled(trace, evidence)
+
+
+def _compiled(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for them in compiled programs. On a TPU, a product is often faster than picking rows."""
+    if not trace.device_indices or "TPU" in trace.info.device_name:
+        return
+    done = carried_out(trace)
+    products, makers, by_line = list[Ints](), list[Ints](), dict[str, Ints]()
+    for program in done.programs:
+        rows_of = done.rows_of(program)
+        for found in one_hot_products(program):
+            for product, carrier in found.products:
+                if (rows := rows_of.get(carrier.name)) is not None:
+                    products.append(rows)
+                    line = source_of(product)
+                    by_line[line] = np.concatenate([by_line.get(line, rows[:0]), rows])
+            makers += (rows_of[one.name] for one in found.makers if one.name in rows_of)
+    if not products:
+        return
+    where = max(by_line, key=lambda line: int(trace.lengths(by_line[line]).sum()))
+    all_products, made = np.concatenate(products), Edit.of_work(np.concatenate([*makers, products[0][:0]]))
+    share = evidence.share_of_device_time(np.concatenate([all_products, made.work]))
+    yield Finding(
+        "one-hot vectors are multiplied by a matrix just to select its rows: "
+        f"{format_rough_share(share)} of device time",
+        where,
+        "table[ids], whose gradient adds rows (in Flax, nnx.Embed or nn.Embed), without one-hot vectors",
+        "high",
+        "the compiled program compares indices with all numbers of rows, and multiplies the result",
+        *EditRange(*(Edit.of_work(all_products, keep) | made for keep in _KEEP)),
+        event=int(trace.longest(by_line[where])),
+    )
+
+
+def _called(evidence: Evidence) -> Iterator[Finding]:
+    """Look for them among PyTorch's operators."""
     calls = evidence.calls
     found, chosen = [], []
     summed = False

@@ -27,11 +27,12 @@ FRAMEWORK = re.compile(
 )
 
 #: Frames that only the profiler itself runs. The probe's wrappers are not: they contain what the script requested. They
-#: lie in ``syncs.py`` and the hooks, in earlier recordings also in ``sites.py``. JAX's tracer omits folders, so
+#: lie in the hooks and some other files, in earlier recordings also in ``sites.py``. JAX's tracer omits folders, so
 #: functions are recognized by name there.
 PROFILER = re.compile(
     r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)"
-    r"|(^|/)tuiprof/probe/(?!(?:frameworks/)?(?:\w+_hooks|(?:jax_)?syncs|sites)\.py)"
+    r"|(^|/)tuiprof/probe/(?!(?:frameworks/|importlib\._bootstrap/)?(?:\w+_hooks|given_steps|module_calls|(?:jax_)?syncs"
+    r"|sites)\.py|frameworks/torch_black_box\.py\(\d+\): backward$)"
     r"|\btuiprof_waits_for_devices\b"
 )
 

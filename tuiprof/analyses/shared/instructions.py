@@ -24,7 +24,7 @@ from tuiprof.model.programs import Computation, Instruction, Program
 from tuiprof.model.trace import cached_on_trace
 
 #: Instructions that launch nothing.
-_SILENT: Final = (
+SILENT: Final = (
     *("parameter", "constant", "iota", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier"),
     *(
         "while",
@@ -58,6 +58,21 @@ class CarriedOut:
     rows: Ints  # rows of the events, shape ``(k,)``
     code: Ints  # index into ``places``; -1 = unknown. Shape ``(k,)``.
     places: Sequence[Place]  # the instructions
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs that they are of."""
+        return list({id(place.program): place.program for place in self.places}.values())
+
+    def rows_of(self, program: Program) -> dict[str, Ints]:
+        """Return the rows of the events of each instruction of a program, by its name, in order of start."""
+        order = np.argsort(self.code, kind="stable")
+        bounds = np.searchsorted(self.code[order], np.arange(len(self.places) + 1))
+        return {
+            place.instruction.name: self.rows[order[bounds[at] : bounds[at + 1]]]
+            for at, place in enumerate(self.places)
+            if place.program is program
+        }
 
     def of(self, rows: Ints) -> Ints:
         """Return the index of the instruction of some events; -1 = unknown."""
@@ -164,7 +179,7 @@ class _Reader:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._running = list(_running(program))
+        self._running = list(running(program))
         self._places = {
             one.name: Place(program, computation, one)
             for computation in self._running
@@ -173,7 +188,7 @@ class _Reader:
         self._alike = {kernel_name(one.name): _token(one) for one in program.by_name.values()}
         #: Instructions of each computation that launch something, and what their kernels are expected to be.
         self._launching = {
-            one.id: [(each, _token(each)) for each in one.instructions.values() if each.opcode not in _SILENT]
+            one.id: [(each, _token(each)) for each in one.instructions.values() if each.opcode not in SILENT]
             for one in self._running
         }
         self._used = Counter[int]()
@@ -238,7 +253,7 @@ class _Reader:
         return pairs
 
 
-def _running(program: Program) -> Iterator[Computation]:
+def running(program: Program) -> Iterator[Computation]:
     """Yield the computations whose instructions launch something: not those of fusions."""
     seen, left = set[int](), [program.entry]
     while left:

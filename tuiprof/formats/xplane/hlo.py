@@ -181,6 +181,8 @@ def _instruction(data: pb.Data, start: int, end: int, frames: _Frames) -> Instru
                 found["dtype"], found["shape"] = _shape(data, a, b)
             elif number == 7:
                 found |= _metadata(data, a, b, frames)
+            elif number == 8:
+                found["zero"] = _is_zero(data, a, b)
             elif number == 30:
                 found["summed"] = _summed(data, a, b)
     if field := _INDEX_OF.get(found["opcode"]):
@@ -214,6 +216,15 @@ def _summed(data: pb.Data, start: int, end: int) -> tuple[tuple[int, ...], tuple
         if number in sides:
             sides[number] += _numbers(data, kind, a, b)
     return tuple(sides[1]), tuple(sides[2])
+
+
+def _is_zero(data: pb.Data, start: int, end: int) -> bool:
+    """Return whether all values of a literal are 0; its first field is its shape."""
+    return not any(
+        a if kind == pb.VARINT else any(data[a:b])
+        for number, kind, a, b in pb.fields(data, start, end)
+        if number != 1
+    )
 
 
 def _metadata(data: pb.Data, start: int, end: int, frames: _Frames) -> dict[str, Any]:

@@ -33,6 +33,9 @@ PROBE_RANGE = "tuiprof.inputs"
 _MAX_CALLS = 50_000  # that are noted
 #: Calls inside each other that are wrapped: a module that calls itself may need all the frames that Python allows.
 _MAX_DEPTH = 32
+#: File of the wrapper's frames: ``warnings`` counts no frames of importlib for a ``stacklevel``, and knows its files
+#: by two words of their names.
+_UNCOUNTED = f"{OWN_FILES}importlib._bootstrap/module_calls.py"
 
 
 class ModuleCalls:
@@ -109,13 +112,14 @@ class ModuleCalls:
             finally:
                 depths[thread] = depth
 
+        wrapper: Any = _call_impl
+        wrapper.__code__ = wrapper.__code__.replace(co_filename=_UNCOUNTED)
         # When the script compiles a whole module, it is what this calls that is compiled.
         skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
         if skip is not None:
-            ours: tuple[Any, ...] = (_call_impl, self._mark, self._note)
-            for function in ours:
+            for function in (wrapper, self._mark, self._note):
                 skip(function.__code__)
-        return _call_impl
+        return wrapper
 
     def _mark(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

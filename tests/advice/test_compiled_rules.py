@@ -1,0 +1,123 @@
+"""Rules that read the compiled programs of JAX, on steps that were recorded on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from formats import made_hlo, xspace
+
+from tuiprof.advice import advise
+from tuiprof.formats import open_trace
+from tuiprof.model import Trace
+
+XLA = Path(__file__).parents[1] / "data/xla"
+US = 1_000_000  # ps
+
+
+def findings(trace: Trace) -> dict[str, dict[str, Any]]:
+    report = advise(trace)
+    assert not [note for note in report.notes if "unavailable" in note], report.notes
+    return {row["rule"]: row for row in reversed(report.table("findings").rows.to_dicts())}
+
+
+def test_a_product_in_a_scan_saves_what_the_fix_saved() -> None:
+    found = findings(open_trace(XLA / "gru-h200.xplane.pb.gz"))
+    row = next(iter(reversed(found.values())))
+    assert row["rule"] == "product-in-scan"
+    assert row["where"] == "cell, …/tests/predictions/set20_other_trades.py:731"
+    assert "128 iterations" in row["what"]
+    assert "gradients included" in row["what"]
+    # 7.37 of 28.1 ms were measured without a profiler; this step took 30.7 ms.
+    assert row["wins_ns"] == pytest.approx(7.37e6 * 30.7 / 28.1, rel=0.15)
+    assert row["wins_low_ns"] < 7.37e6 < row["wins_high_ns"]
+
+
+def test_one_hot_vectors_in_a_program_save_what_the_fix_saved() -> None:
+    found = findings(open_trace(XLA / "word-vectors-h200.xplane.pb.gz"))
+    assert list(found) == ["one-hot-product"]
+    row = found["one-hot-product"]
+    assert row["where"] == "loss, …/tests/predictions/set20_other_trades.py:806"
+    assert row["wins_ns"] == pytest.approx(1.72e6, rel=0.1)
+    assert row["wins_low_ns"] < 1.72e6 < row["wins_high_ns"]
+
+
+SCAN = """
+body {{
+  state = [] parameter()
+  count = s32[] get-tuple-element(state), index=0
+  h = f32[{rows},256] get-tuple-element(state), index=1
+  xs = f32[64,{rows},256] get-tuple-element(state), index=2
+  w = f32[256,256] get-tuple-element(state), index=3
+  one = s32[] constant()
+  slice = f32[{rows},256] dynamic-slice(xs, count), site=2
+  dot.1 = f32[{rows},256] dot({left}, w), sums=1x0, op="jit(f)/while/body/dot_general", site=2
+  dot.2 = f32[{rows},256] dot(h, w), sums=1x0, op="jit(f)/while/body/dot_general", site=3
+  tanh = f32[{rows},256] tanh(dot.1, dot.2), site=3
+  next = s32[] add(count, one)
+  result = [] tuple(next, tanh, xs, w)
+}}
+main {{
+  given = [] parameter()
+  loop = [] while(given), calls=body, config="{{'known_trip_count':{{'n':'64'}}}}"
+}}
+"""
+LINES = ("/home/me/train.py:9 main", "/home/me/model.py:31 cell", "/home/me/model.py:32 cell")
+
+
+def scanned(
+    tmp_path: Path,
+    *,
+    rows: int = 64,
+    left: str = "slice",
+    device: str = "NVIDIA H100",
+    memory: int = 80 << 30,
+) -> Trace:
+    """Return steps whose scan takes 10 µs for each product and 2 µs for everything else."""
+    text = SCAN.format(rows=rows, left=left)
+    proto = made_hlo.encode("jit_f", text, LINES).replace(b"'", b'"')
+    host = xspace.Plane("/host:CPU", values={"jax_version": "0.11.2"})
+    gpu = xspace.Plane("/device:GPU:0", values={"gpu_device_name": device, "memory_size": memory})
+    thread, stream = host.line("python", 1000), gpu.line("Stream #7(Compute)", 1000)
+    at = correlation = 0
+    for step in range(4):
+        thread.event("train", step * 400 * US, 390 * US, step_num=step)
+        for iteration in range(64):
+            for operation, length in (("slice", 2), ("dot.1", 10), ("dot.2", 10), ("tanh", 2)):
+                correlation += 1
+                begin = step * 400 + iteration * 6 + operation.startswith("dot") * 2
+                thread.event("cuLaunchKernel", (begin + 1) * US, US, correlation_id=correlation)
+                stats = {"hlo_op": operation, "program_id": 1, "kernel_details": "regs:1"}
+                stream.event(operation, (10 + at) * US, length * US, correlation_id=correlation, **stats)
+                at += length
+    path = tmp_path / "x.xplane.pb"
+    path.write_bytes(xspace.encode(host, gpu, made_hlo.plane(jit_f=proto)))
+    return open_trace(path)
+
+
+def test_the_product_and_the_slice_for_it_leave_the_loop(tmp_path: Path) -> None:
+    row = findings(scanned(tmp_path))["product-in-scan"]
+    assert row["where"] == "cell, …/home/me/model.py:31"
+    # 64 products of 10 µs and as many slices of 2 µs; the one product takes next to nothing.
+    assert row["wins_ns"] == pytest.approx(64 * 12_000, rel=0.05)
+
+
+def test_a_product_that_is_large_already_gains_nothing(tmp_path: Path) -> None:
+    # 3.9 GFLOP in 10 µs are four fifths of the chip's peak.
+    assert "product-in-scan" not in findings(scanned(tmp_path, rows=30_000))
+
+
+def test_products_of_all_iterations_that_fill_the_memory_stay(tmp_path: Path) -> None:
+    # 64 results of 64 KiB
+    assert "product-in-scan" not in findings(scanned(tmp_path, memory=32 << 20))
+
+
+def test_a_product_of_the_state_stays(tmp_path: Path) -> None:
+    assert "product-in-scan" not in findings(scanned(tmp_path, left="h"))
+
+
+def test_on_an_unknown_chip_the_least_saving_is_none(tmp_path: Path) -> None:
+    row = findings(scanned(tmp_path, device="GPU"))["product-in-scan"]
+    assert row["wins_low_ns"] == 0
+    assert row["wins_ns"] == pytest.approx(64 * (0.6 * 10_000 + 2_000), rel=0.05)

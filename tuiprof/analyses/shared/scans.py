@@ -1,0 +1,218 @@
+"""Products in the loops of compiled programs (``lax.scan``), and which of them all iterations could share.
+
+A loop carries a tuple from one iteration to the next. Some of its elements never change (weights, the inputs of all
+iterations), some count iterations, some only collect results (a slice for each iteration, or a sum), and the rest is
+its state. A product that the state takes no part in can be made for all iterations at once before the loop; one whose
+result only goes to what collects results, after it. Without a state a loop does one part of a batch after the other,
+most likely to save memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Final, Literal
+
+from tuiprof.analyses.shared.dataflow import Flow, is_product, size_of
+from tuiprof.analyses.shared.instructions import running
+from tuiprof.model.programs import Computation, Instruction, Program
+
+#: When all iterations could share a product; empty = each needs its own.
+Shared = Literal["before", "after", ""]
+_TRIPS: Final = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class LoopProduct:
+    """A matrix product in a loop."""
+
+    instruction: Instruction  # the product itself
+    carrier: Instruction  # the instruction of the loop's body that is launched for it
+    trips: int  # iterations of the loop each time; 0 = not known
+    shared: Shared
+    operations: float  # of one iteration; a multiply-add is two
+    #: Bytes of one iteration that a product of all iterations moves too: all but those of the weights, or of a sum.
+    bytes: float
+    result_bytes: float  # its result in one iteration
+    dtype: str  # type of its operands
+    #: What the loop launches to get its operands from inputs that never change, such as a slice, each by name with the
+    #: numbers of the instructions that use it.
+    slices: Mapping[str, frozenset[int]]
+
+    @property
+    def backward(self) -> bool:
+        """Whether it is part of a gradient."""
+        return "transpose(" in self.instruction.op_name
+
+
+def loop_products(program: Program) -> Iterator[LoopProduct]:
+    """Yield the products in the loops of a program."""
+    for computation in running(program):
+        for loop in computation.instructions.values():
+            if loop.opcode == "while" and (inner := program.inner(loop)):
+                yield from _Body(program, inner[0], loop).products()
+
+
+def shared_products(program: Program) -> Iterator[list[LoopProduct]]:
+    """Yield the products that all iterations can share, each with those of its gradients that then can, too.
+
+    They have the source of the product; where that has to stay in the loop, so have they.
+    """
+    by_site = defaultdict[int, list[LoopProduct]](list)
+    for one in loop_products(program):
+        by_site[one.instruction.site or one.instruction.id].append(one)
+    for same in by_site.values():
+        forward = [one for one in same if not one.backward]
+        if forward and all(one.shared for one in forward):
+            yield [*forward, *(one for one in same if one.backward and one.shared)]
+
+
+class _Body:
+    """What depends on what in one iteration."""
+
+    def __init__(self, program: Program, body: Computation, loop: Instruction) -> None:
+        self._flow, self._loop = Flow(program, body), loop
+        self._nodes = self._flow.nodes
+        #: The number of the instruction that makes each element of the next iteration's tuple.
+        root = self._nodes.get(body.root)
+        self._results = root.operands if root is not None and root.opcode == "tuple" else ()
+        state = next((one.id for one in body.instructions.values() if one.opcode == "parameter"), -1)
+        #: The instructions that take an element of the carried tuple, and its number.
+        self._elements = {
+            one.id: one.index
+            for one in self._nodes.values()
+            if one.opcode == "get-tuple-element"
+            and one.operands == (state,)
+            and one.index < len(self._results)
+        }
+
+    def products(self) -> Iterator[LoopProduct]:
+        """Yield the products."""
+        found = [
+            one for one in self._nodes.values() if is_product(one) and len(self._flow.inputs[one.id]) > 1
+        ]
+        if found and all(at in self._nodes for at in self._results):
+            constant, counters, collect = self._kinds()
+            has_state = (constant | counters | collect) + 1 < 1 << len(self._results)
+            for one in found:
+                product = self._product(one, constant, constant | counters, collect)
+                yield product if has_state or product.backward else replace(product, shared="")
+
+    def _element(self, at: int) -> int | None:
+        """Return the element of the carried tuple that an instruction is a form of; None = it computes something."""
+        while at not in self._elements:
+            inputs = self._flow.inputs[at]
+            if len(inputs) != 1 or self._flow.same(at) == at:
+                return None
+            at = inputs[0]
+        return self._elements[at]
+
+    @cached_property
+    def _takes(self) -> Mapping[int, int]:
+        """Which elements of the carried tuple each instruction depends on, as bits."""
+        takes = dict[int, int]()
+        for at, inputs in self._flow.inputs.items():
+            takes[at] = 1 << self._elements[at] if at in self._elements else 0
+            for each in inputs:
+                takes[at] |= takes.get(each, 0)
+        return takes
+
+    @cached_property
+    def _gives(self) -> Mapping[int, int]:
+        """Which elements of the next iteration's tuple depend on each instruction, as bits."""
+        gives = defaultdict[int, int](int)
+        for index, at in enumerate(self._results):
+            gives[at] |= 1 << index
+        for at, inputs in reversed(self._flow.inputs.items()):
+            for each in () if at == self._flow.computation.root else inputs:
+                gives[each] |= gives[at]
+        return gives
+
+    def _kinds(self) -> tuple[int, int, int]:
+        """Return which elements of the carried tuple never change, which count, and which collect results, as bits."""
+        constant = counters = collect = 0
+        for index, at in enumerate(self._results):
+            if self._element(at) == index:
+                constant |= 1 << index
+            elif self._collects(at, index):
+                collect |= 1 << index
+        for index, at in enumerate(self._results):
+            one, own = self._nodes[at], 1 << index
+            if one.dtype[:1] in ("s", "u") and not one.shape and not self._takes[at] & ~(constant | own):
+                counters |= own & ~constant
+        return constant, counters, collect & ~counters
+
+    def _collects(self, at: int, index: int) -> bool:
+        """Return whether a result is an element with a slice of it replaced or something added, its only use."""
+        one = self._nodes[self._flow.same(at)]
+        takes = [self._element(each) for each in self._flow.inputs[one.id]]
+        if one.opcode == "dynamic-update-slice":
+            collects = takes[:1] == [index]
+        else:
+            collects = (one.opcode == "add" or is_product(one)) and takes.count(index) == 1
+        sources = [each for each, element in self._elements.items() if element == index]
+        uses = {user for each in sources for user in self._uses(each)}
+        return collects and uses == {one.id}
+
+    def _uses(self, element: int) -> Iterator[int]:
+        """Yield what computes with an element of the tuple."""
+        for user in self._flow.users.get(self._flow.same(element), ()):
+            if any(self._element(each) == self._elements[element] for each in self._flow.inputs[user]):
+                yield user
+
+    def _product(self, one: Instruction, constant: int, known: int, collect: int) -> LoopProduct:
+        flow = self._flow
+        sides = [self._nodes[at] for at in flow.inputs[one.id][:2]]
+        takes = [self._takes[side.id] for side in sides]
+        weights = [not took & ~constant and self._is_matrix(took) for took in takes]
+        gives = self._gives[one.id]
+        summed = self._is_sum(gives)
+        shared: Shared = ""
+        if any(weights) and not (takes[0] | takes[1]) & ~known:
+            shared = "before"
+        elif gives and not gives & ~collect and (any(weights) or summed):
+            shared = "after"
+        shape, dtype = flow.result(one)
+        result = prod(shape) * size_of(dtype)
+        moved = [prod(side.shape) * size_of(side.dtype) for side in sides]
+        match, carrier = _TRIPS.search(self._loop.config), flow.carrier[one.id]
+        return LoopProduct(
+            one,
+            carrier,
+            int(match[1]) if match else 0,
+            shared,
+            flow.operations(one),
+            sum(size for size, weight in zip(moved, weights, strict=True) if not weight)
+            + (0 if summed else result),
+            result,
+            sides[0].dtype,
+            {
+                name: users
+                for name, users in flow.launched.items()
+                if carrier.id in users and not self._takes[self._by_name[name]] & ~known
+            },
+        )
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, int]:
+        return {one.name: one.id for one in self._flow.computation.instructions.values()}
+
+    def _is_matrix(self, elements: int) -> bool:
+        """Return whether all of some elements have at most two dimensions, as weights do and activations do not."""
+        return all(
+            len(self._nodes[at].shape) <= 2
+            for at, element in self._elements.items()
+            if elements >> element & 1
+        )
+
+    def _is_sum(self, elements: int) -> bool:
+        """Return whether all of some elements of the next iteration's tuple are sums."""
+        return bool(elements) and all(
+            self._nodes[self._flow.same(at)].opcode != "dynamic-update-slice"
+            for index, at in enumerate(self._results)
+            if elements >> index & 1
+        )
