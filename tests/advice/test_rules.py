@@ -19,6 +19,7 @@ from tuiprof.advice.finding import Evidence
 from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
+from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
@@ -2474,3 +2475,68 @@ def test_where_no_rule_finds_a_cost_compiling_is_left_to_try(
     said = advise(gpu_bound(*ops, *more, framework=framework)).verdict
     assert ("torch.compile(model)" in said.sentence) == worth_it
     assert said.level == ("warn" if worth_it else "good")
+
+
+LOOKS = ("reshape", "isfinite", "ne", "__and__", "masked_select", "abs", "to", "min", "to", "max", "to")
+SHOWN = (
+    *LOOKS,
+    *("unbind", "ceil", "ne", "is_nonzero", "div", "gt", "is_nonzero", "unbind"),
+    *("detach", "item") * 12,
+    *("resolve_conj", "resolve_neg", "to_list"),
+)
+
+
+def formatting(*names: str, every: int = 1) -> Trace:
+    """Steps that call operators between two layers, some of which wait; in every so many steps."""
+    made, sites, correlation = Made(), [], 0
+    for number in range(4):
+        at = number * 3_000
+        made.step(number, at, at + 3_000)
+        between = names if number % every == 0 else ()
+        for index, name in enumerate(("linear", *between, "linear")):
+            begin, correlation = at + 10 + index * 40, correlation + 2
+            long = name == "linear"
+            made.op("aten::to" if name == "to_list" else f"aten::{name}", begin, begin + 20)
+            if name not in ("reshape", "unbind", "detach", "resolve_conj", "resolve_neg"):
+                work = begin + 8, begin + (15 if long else 10)
+                made.launch(GEMM if long else UNARY, (begin + 2, begin + 4), work, correlation)
+            if name in ("masked_select", "is_nonzero", "item", "to_list"):
+                made.call("cudaStreamSynchronize", begin + 12, begin + 19, correlation=correlation + 1)
+                sites.append(site(begin + 20, "train.py:9 note"))
+    return made.trace(sync_sites=sites)
+
+
+def test_tensors_formatted_as_text_are_read_and_computed_with() -> None:
+    report = advise(trace := formatting(*SHOWN))
+    rows = report.table("findings").rows
+    row = found(trace, "item-each-step")
+    assert row["what"].startswith("tensors are formatted as text")
+    assert "train.py:9" in row["where"]
+    # All of it, from the first operator to the last.
+    part = Evidence(trace, {}).host_part
+    assert row["wins_ns"] == pytest.approx(part * len(SHOWN) * 40_000, rel=0.1)
+    others = {"waits-in-turn", "size-from-device", "array-read", "kernel-loop", "blocking-copy"}
+    assert not others & set(rows["rule"]), "this says what to change"
+
+
+def test_edges_of_a_large_tensor_are_joined_to_be_formatted() -> None:
+    edges = ("select",) * 6 + ("slice", "slice", "cat") * 6 + ("stack",)
+    alone, joined, apart = (
+        calls_formatting(formatting(*before, *SHOWN)) for before in ((), edges, (*edges, "mul"))
+    )
+    assert (joined - alone, apart - alone) == (len(edges), 0)
+    assert calls_formatting(formatting("select", *SHOWN)) == alone, "of which a part is shown"
+
+
+def calls_formatting(trace: Trace) -> int:
+    return len(formatted(trace)[0])
+
+
+@pytest.mark.parametrize("names", [SHOWN[len(LOOKS) :], ("isfinite", "abs", *SHOWN[len(LOOKS) :])])
+def test_numbers_that_are_read_are_not_always_formatted(names: tuple[str, ...]) -> None:
+    assert "formatted" not in found(formatting(*names), "item-each-step")["what"]
+
+
+def test_tensors_formatted_now_and_then_are_left_alone() -> None:
+    assert finding(formatting(*LOOKS, "is_nonzero", every=4), "item-each-step") is None
+    assert finding(formatting(*LOOKS, "is_nonzero"), "item-each-step") is not None
