@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 from analyses.made import Made
+from formats import made_hlo
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tuiprof.analyses import run
+from tuiprof.analyses.shared.instruction_needs import needs_of
 from tuiprof.analyses.shared.roofline import Roofline, roofline
+from tuiprof.formats import open_trace
+from tuiprof.formats.xplane.hlo import read_program
 from tuiprof.model import DeviceInfo, Report, Trace
 
+XLA = Path(__file__).parents[1] / "data/xla"
 H100 = "NVIDIA H100 80GB HBM3"
 #: Its peaks: FLOP/s in bf16 and in TF32, bytes/s.
 BF16, TF32, FP32, MEMORY = 989.4e12, 494.7e12, 66.9e12, 3352e9
@@ -217,3 +222,68 @@ def test_a_recorded_step_of_resnet_50(shared: Path) -> None:
     assert isinstance(floor, float)
     assert isinstance(limit, float)
     assert 0.3 * floor < limit < floor
+
+
+@pytest.mark.parametrize("name", ["gru", "word-vectors"])
+def test_kernels_of_a_compiled_program_are_within_the_chips_limits(name: str) -> None:
+    limits = found(open_trace(XLA / f"{name}-h200.xplane.pb.gz"))
+    for word, kind in limits.kinds.items():
+        assert max(kind.at_peak_ns, kind.at_bandwidth_ns) <= kind.ns, word
+    known = sum(kind.ns for kind in limits.kinds.values())
+    assert known > 0.9 * limits.ns
+
+
+def test_products_of_a_compiled_program_are_counted_in_their_type() -> None:
+    gemm = found(open_trace(XLA / "word-vectors-h200.xplane.pb.gz")).kinds["gemm"]
+    # Six layers with two, three and twice four times the width, words in and out, and their gradients, in bfloat16.
+    tokens, width, words, layers = 16 * 512, 768, 32_128, 6
+    products = layers * (3 + 1 + 4 + 4) * width * width + 2 * words * width
+    backward = 2 * products - words * width  # the words themselves have no gradient
+    assert gemm.at_peak_ns == pytest.approx(2 * tokens * (products + backward) / BF16 * 1e9, rel=1e-3)
+    assert gemm.at_peak_ns / gemm.ns > 0.7
+    scan = found(open_trace(XLA / "gru-h200.xplane.pb.gz")).kinds["gemm"]
+    # Two layers multiply input and state by three times the width; the first needs no gradient of its inputs.
+    each = 2 * 128 * 256 * 768 * 3 * 768
+    assert scan.at_peak_ns == pytest.approx((4 + 4 + 3) * each / TF32 * 1e9, rel=1e-3)
+
+
+PROGRAM = """
+fused {
+  all = f32[100,8] parameter(), index=0
+  at = s32[] parameter(), index=1
+  scaled = f32[100,8] multiply(all, all)
+  part = f32[1,8] dynamic-slice(scaled, at)
+  twice = f32[1,8] add(part, part)
+}
+updated {
+  all.2 = f32[100,8] parameter(), index=0
+  new = f32[1,8] parameter(), index=1
+  at.2 = s32[] parameter(), index=2
+  done = f32[100,8] dynamic-update-slice(all.2, new, at.2)
+}
+both {
+  x.2 = f32[100,8] parameter(), index=0
+  half = bf16[100,8] convert(x.2)
+  sum = f32[] reduce(x.2)
+  pair = [] tuple(half, sum)
+}
+main {
+  x = f32[100,8] parameter(), index=0
+  i = s32[] parameter(), index=1
+  sliced = f32[1,8] fusion(x, i), calls=fused
+  written = f32[100,8] fusion(x, sliced, i), calls=updated
+  two = [] fusion(x), calls=both
+  dot = f32[100,100] dot(x, x), sums=1x1
+  called = f32[100,8] custom-call(x), target="attention"
+}
+"""
+
+
+def test_a_fusion_reads_and_writes_only_the_slices_that_it_uses() -> None:
+    needs = needs_of(read_program(made_hlo.encode("jit_f", PROGRAM)))
+    whole, row, index = 100 * 8 * 4, 8 * 4, 4
+    assert needs["sliced"].bytes == row + index + row
+    assert needs["written"].bytes == row + index + row
+    assert needs["two"].bytes == whole + whole / 2 + 4
+    assert (needs["dot"].operations, needs["dot"].bytes) == (2 * 100 * 100 * 8, whole + 100 * 100 * 4)
+    assert "called" not in needs  # who knows what a library does

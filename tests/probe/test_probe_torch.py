@@ -538,11 +538,13 @@ train(DataLoader(data, batch_size=64))
 
 
 def test_a_model_that_runs_twice_is_advised_and_its_copy_is_not(run_forked: Callable[..., Run]) -> None:
+    """Its layers are large, so that running them is a part of the step that counts on a busy machine too."""
     script = (
         MODEL
         + """
 import copy
-model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(6)), torch.nn.Linear(16, 1))
+widths = 16, *[512] * 6, 1
+model = torch.nn.Sequential(*map(torch.nn.Linear, widths, widths[1:]))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 reference = copy.deepcopy(model).eval()
 def again(loss):
@@ -617,15 +619,29 @@ train(loader)
     assert ends["after"].state == "written"
 
 
-def test_a_refused_capture_does_not_stop_what_the_script_emits(run_forked: Callable[..., Run]) -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_a_refused_capture_leaves_the_profiler_to_what_the_script_emits_and_to_later_ones(
+    run_forked: Callable[..., Run], own: bool
+) -> None:
+    """PyTorch 2.11 prepares no second profiler while a prepared one has not run; others do."""
     import torch
 
     if not torch.profiler.itt.is_available():
         pytest.skip("PyTorch is built without ITT")
     script = (
         MODEL
-        + """
-theirs = torch.autograd.profiler.emit_itt()
+        + f"""
+import torch.autograd.profiler as module
+prepare, start, prepared = module._prepare_profiler, module.profile._start_trace, []
+def prepare_profiler(*args, **kwargs):
+    if prepared: raise RuntimeError("Can't disable Kineto profiler when it's not running")
+    prepared.append(args)
+    prepare(*args, **kwargs)
+def start_trace(self):
+    prepared.clear()
+    start(self)
+module._prepare_profiler, module.profile._start_trace = prepare_profiler, start_trace
+theirs = module.emit_itt()
 seen = []
 def emit(loss):
     if not seen: theirs.__enter__()
@@ -634,12 +650,15 @@ train(DataLoader(data, batch_size=64))
 train(DataLoader(data, batch_size=64), emit)                              # in 6, as 'a' is prepared
 theirs.__exit__(None, None, None)
 print(seen)
+if {own}:
+    with torch.profiler.profile() as profiled: model(data[0][0])
+    print(len(profiled.events()) > 0)
 train(DataLoader(data, batch_size=64))
 """
     )
     requests = [{"id": "a", "steps": 2, "at": 7}, {"id": "after", "steps": 2, "at": 12}]
     done = run_forked(script, requests=requests)
-    assert (done.code, done.out) == (0, f"{5 * [True]}\n"), done.err
+    assert (done.code, done.out) == (0, f"{5 * [True]}\n" + own * "True\n"), done.err
     assert "torch.profiler itself" in done.captures("a")[-1].why
     after = done.captures("after")[-1]
     assert after.state == "written", after.why

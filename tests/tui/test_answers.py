@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import polars as pl
 import pytest
 from on_screen import until_shown
 from trace_app import app_of, only, settle
 
+from tuiprof.formats import open_trace
 from tuiprof.model import Column, Report, Table, Verdict
 from tuiprof.resources import shipped
 from tuiprof.tui import Start
-from tuiprof.tui.answers.view import NextTable, field_rows, fields_of, next_tables
+from tuiprof.tui.answers.view import NextTable, describe, field_rows, fields_of, next_tables
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.widgets.frame_rows import FrameRows
 
 STACK = "/site/metric.py:93 check\n/home/me/train.py:7 main"
+
+XLA = Path(__file__).parents[1] / "data/xla"
 
 
 def places(where: str = "metric.py:93") -> Table:
@@ -165,3 +169,12 @@ async def test_a_tab_carries_what_its_analysis_saves() -> None:
         assert said is not None, text
         assert tab is not None, text
         assert round(float(said[1])) == int(tab[1])
+
+
+def test_the_details_of_a_kernel_of_jax_have_the_line_and_the_operation() -> None:
+    trace = open_trace(XLA / "gru-h200.xplane.pb.gz")
+    row = int(trace.device_work[trace.named("^gemm_fusion_dot_6$", trace.device_work)][0])
+    fields = dict(describe(trace, row).fields)
+    assert fields["line"] == "cell, …/tests/predictions/set20_other_trades.py:731"
+    assert fields["operation"] == "jit(update)/transpose(jvp())/while/body/eval_jaxpr/dot_general"
+    assert fields["instruction"] == "gemm_fusion_dot.6 of jit_update"

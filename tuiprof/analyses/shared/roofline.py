@@ -1,4 +1,4 @@
-"""Compares kernels with the limits of their chip, for traces with operator shapes.
+"""Compares kernels with the limits of their chip, for traces with operator shapes or compiled programs.
 
 An operator has a number of operations and a minimum of bytes to move, its inputs and outputs once (the roofline model,
 Williams et al., CACM 2009). Operations are counted as ``torch.utils.flop_counter`` does, a multiply-add as two.
@@ -17,6 +17,8 @@ import numpy as np
 
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.calls import arguments
+from tuiprof.analyses.shared.instruction_needs import needs_of
+from tuiprof.analyses.shared.instructions import CarriedOut, carried_out, kinds_of
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.trace import cached_on_trace
@@ -136,12 +138,15 @@ def roofline(trace: Trace) -> Roofline | str:
     chip = find_chip(device)
     if chip is None:
         return f"the limits of {device or 'its chip, which the trace does not name,'} are not known"
+    done = carried_out(trace)
+    if done.places:
+        return _of_programs(trace, chip, done)
     work, operators, steps = _chosen(trace)
     calls = _calls(trace, np.unique(operators[operators >= 0]))
     if not calls:
         return "the trace has no operator shapes: record with --shapes (record_shapes=True)"
     lengths = trace.lengths(work)
-    kinds_of = _kernel_names.classify(trace.names, trace.name_codes[work])
+    kinds = _kernel_names.classify(trace.names, trace.name_codes[work])
     copies = trace.is_category("memcpy", "memset", rows=work)
     found: dict[str, Kind] = defaultdict(Kind)
     order = np.argsort(operators, kind="stable")
@@ -149,17 +154,60 @@ def roofline(trace: Trace) -> Roofline | str:
     for mine in np.split(order, changes) if len(order) else []:
         if (operator := int(operators[mine[0]])) < 0:  # launched by no operator, one by one
             for one in mine.tolist():
-                word = "copy" if copies[one] else kinds_of[int(trace.name_codes[work[one]])]
+                word = "copy" if copies[one] else kinds[int(trace.name_codes[work[one]])]
                 found[word].unknown_ns += float(lengths[one])
             continue
         longest = mine[np.argmax(lengths[mine])]
-        word = "copy" if copies[longest] else kinds_of[int(trace.name_codes[work[longest]])]
+        word = "copy" if copies[longest] else kinds[int(trace.name_codes[work[longest]])]
         call = calls.get(operator)
         kernels = [trace.names[code] for code in np.unique(trace.name_codes[work[mine]]).tolist()]
         _add(found, chip, word, call, float(lengths[mine].sum()), kernels)
-    return Roofline(
-        chip, dict(sorted(found.items(), key=lambda item: -item[1].ns - item[1].unknown_ns)), steps
-    )
+    return Roofline(chip, _largest_first(found), steps)
+
+
+def _of_programs(trace: Trace, chip: Chip, done: CarriedOut) -> Roofline:
+    """Compare the instructions of compiled programs with the chip."""
+    work, _, steps = _chosen(trace)
+    kinds = kinds_of(trace, work)
+    copies = trace.is_category("memcpy", "memset", rows=work)
+    needs = {id(program): needs_of(program) for program in done.programs}
+    lengths, codes, places = trace.lengths(work), trace.name_codes[work], done.of(work)
+    found: dict[str, Kind] = defaultdict(Kind)
+    for code in np.unique(places).tolist():
+        mine = np.flatnonzero(places == code)
+        if code < 0:  # a copy from the host, or a kernel of a library beside its others
+            for one in mine.tolist():
+                found["copy" if copies[one] else kinds[int(codes[one])]].unknown_ns += float(lengths[one])
+            continue
+        place, longest = done.places[code], mine[np.argmax(lengths[mine])]
+        need = needs[id(place.program)].get(place.instruction.name)
+        _, counts = np.unique(codes[mine], return_counts=True)
+        times = int(counts.max())  # it may launch several kernels each time
+        kernel = trace.names[int(codes[longest])]
+        _count(
+            found["copy" if copies[longest] else kinds[int(codes[longest])]],
+            chip,
+            Need(need.operations * times, need.bytes * times) if need is not None else None,
+            _peak_of(chip, need.dtype, kernel) if need is not None else None,
+            float(lengths[mine].sum()),
+            times,
+        )
+    return Roofline(chip, _largest_first(found), steps)
+
+
+def _peak_of(chip: Chip, dtype: str, kernel: str) -> float | None:
+    """Return the chip's operations per second in a type of XLA's; None = unknown."""
+    rates = chip.operations_per_s
+    if dtype == "f32":  # XLA's own kernels compute in TF32 unless asked for more
+        slow = _kernel_names.is_fp32_gemm(kernel)
+        return rates.get("float32" if slow else "tfloat32", rates.get("float32"))
+    if dtype in ("bf16", "f16"):
+        return rates.get("bfloat16", rates.get("float16"))
+    return None
+
+
+def _largest_first(found: dict[str, Kind]) -> dict[str, Kind]:
+    return dict(sorted(found.items(), key=lambda item: -item[1].ns - item[1].unknown_ns))
 
 
 def _add(
@@ -172,14 +220,20 @@ def _add(
             (kind for kind, names in _BY_OPERATOR.items() if any(n in call.name for n in names)), word
         )
         need = _need(call, word)
-    kind = found[word]
     peak = _peak(chip, call, kernels) if call is not None else None
+    _count(found[word], chip, need, peak, took)
+
+
+def _count(
+    kind: Kind, chip: Chip, need: Need | None, peak: float | None, took: float, count: int = 1
+) -> None:
+    """Add what operators need and took, ns."""
     if need is None or (need.operations and peak is None):
         kind.unknown_ns += took
         return
     at_peak = need.operations / peak * 1e9 if peak else 0.0
     at_bandwidth = need.bytes / chip.bytes_per_s * 1e9
-    kind.count += 1
+    kind.count += count
     kind.ns += took
     kind.at_peak_ns += at_peak
     kind.at_bandwidth_ns += at_bandwidth

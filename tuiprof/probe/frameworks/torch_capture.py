@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 from ..capture import CaptureError, Capturer, GarbageRanges
-from ..isolation import OwnFile, pieces
+from ..isolation import OwnFile, own_errors_dropped, pieces
 from ..requests import Request
 from ..runtime import Runtime
 from .module_calls import ModuleCalls
@@ -185,10 +185,18 @@ class Profilers:
         self.others: weakref.WeakSet[Any] = weakref.WeakSet()
         self.used_by_script = False  # there has been one
         self.cupti = cupti  # what traces an NVIDIA GPU; None = PyTorch was not built for one
+        #: Ends a profiler that was prepared and could not be started; None = there is none.
+        self.leave_prepared: Callable[[], None] | None = None
 
-    def coming_back(self) -> contextlib.AbstractContextManager[None]:
-        """Start a profile as if CUPTI had never been shut down."""
-        return contextlib.nullcontext() if self.cupti is None else self.cupti.coming_back()
+    @contextlib.contextmanager
+    def coming_back(self) -> Iterator[None]:
+        """Prepare a profiler as if none had been prepared before, and CUPTI had never been shut down."""
+        leave, self.leave_prepared = self.leave_prepared, None
+        if leave is not None:
+            with own_errors_dropped():
+                leave()
+        with contextlib.nullcontext() if self.cupti is None else self.cupti.coming_back():
+            yield
 
 
 def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
@@ -304,8 +312,10 @@ class TorchProfiler:
         try:
             self._refuse_if_taken()
         except CaptureError:
-            # The profiler that runs is the script's, which :meth:`abort` must not stop.
+            # The profiler that runs is the script's, which :meth:`abort` must not stop. PyTorch 2.11 prepares no other
+            # one after that before ours has run.
             self._prepared = False
+            self._profilers.leave_prepared = self._run_for_nothing
             raise
         self._call("start_trace")
         self._started = True
@@ -377,9 +387,14 @@ class TorchProfiler:
         started, prepared = self._started, self._prepared
         self._started = self._prepared = False
         if prepared and not started and not self._torch.autograd._profiler_enabled():
-            self._call("start_trace")  # a prepared profiler can only be left through a run
-        if prepared or started:
+            self._run_for_nothing()
+        elif prepared or started:
             self._call("stop_trace")
+
+    def _run_for_nothing(self) -> None:
+        """End what was prepared, which is possible only through a run."""
+        self._call("start_trace")
+        self._call("stop_trace")
 
     def forget(self) -> None:
         """Record nothing in a child that was forked meanwhile, such as a worker of a DataLoader."""

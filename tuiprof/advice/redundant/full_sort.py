@@ -1,0 +1,109 @@
+"""A whole tensor is sorted, and only its first elements are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import Calls
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif import EditRange
+
+_SORTS: Final = r"^aten::(sort|argsort|msort)$"
+_PARTS: Final = ("aten::slice", "aten::narrow", "aten::select")
+_VIEWS: Final = (
+    *("aten::unsqueeze", "aten::squeeze", "aten::transpose", "aten::t", "aten::view", "aten::reshape"),
+    *("aten::flatten", "aten::detach", "aten::alias"),
+)
+#: What may read the rest of the result later: an index by it, or sorting it, which inverts a permutation.
+_READS_ORDER: Final = (
+    *("aten::index", "aten::index_select", "aten::gather", "aten::take_along_dim", "aten::scatter"),
+    *("aten::scatter_", "aten::index_put_", "aten::sort", "aten::argsort", "aten::cumsum"),
+)
+#: Number of calls after the parts that are looked at.
+_NEXT: Final = 8
+#: An operator that reads all that was sorted takes a larger share of the time of the sort: a pass over it is a 14th to
+#: a 30th on a device, and about a 50th on a CPU.
+_READS_LITTLE: Final = 1 / 60
+#: Shorter sorts are not clearly slower than the two dozen kernels of topk, nor the time of a short kernel less than a
+#: pass over what is sorted.
+_MIN_NS: Final = 200_000
+_MIN_HOST_NS: Final = 2_000_000
+#: Kernels that sort rows of up to 4096 elements, which topk does not select from faster.
+_SHORT_ROWS: Final = "KVInPlace"
+#: Time of topk as a share of the kernels that sort: it reads the data once for each 8 bits of a value, and once more;
+#: a sort of segments reads keys and indices twice for each 6 bits and writes them once, others once for each 8 bits.
+#: Likely, least, most; docs/predictions.md has the measurements.
+_KERNELS: Final = "[sS]ort"
+_SEGMENTED: Final = "DeviceSegmentedRadixSort"
+_OF_SEGMENTED: Final = (0.24, 0.5, 0.12)
+_OF_OTHERS: Final = (0.5, 0.9, 0.25)
+_ON_CPU: Final = (0.05, 0.5, 0.01)
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for sorts whose result is only sliced, and for what reads the slices."""
+    calls = evidence.calls
+    sorts = np.flatnonzero(trace.named(_SORTS, calls.rows))
+    works = calls.work_count[sorts] > 0
+    time = np.where(works, calls.work_ns[sorts], trace.lengths(calls.rows[sorts]))
+    long = time >= np.where(works, _MIN_NS, _MIN_HOST_NS)
+    short_rows = calls.call_of_work[trace.named(_SHORT_ROWS, trace.device_work)]
+    chosen = [
+        index
+        for index, ns in zip(sorts[long].tolist(), time[long].tolist(), strict=True)
+        if index not in short_rows and _uses_part(calls, index, ns * _READS_LITTLE)
+    ]
+    at: dict[str, list[int]] = {}
+    for index, where in zip(chosen, evidence.functions_of(calls.rows[chosen]), strict=True):
+        at.setdefault(where, []).append(index)
+    for where, indices in at.items():
+        yield Finding(
+            "a whole tensor is sorted, and only a small part of the result is used, "
+            f"{evidence.how_often(len(indices))}",
+            where,
+            "torch.topk(x, k), with largest=False for the smallest; for one element max(), min() or kthvalue()",
+            "medium",
+            f"{calls.names[indices[0]].removeprefix('aten::')} is followed by a slice of its result, and by operators "
+            "that are too short to read all of it",
+            *_without_sort(calls, np.array(indices)),
+            event=int(calls.rows[indices[0]]),
+        )
+
+
+def _uses_part(calls: Calls, index: int, limit_ns: float) -> bool:
+    """Return whether the calls after a sort take a part of its result, and none of them may read all of it."""
+    mine = calls.after(index, len(_PARTS) + 2 * _NEXT)
+    mine = mine[calls.steps[mine] == calls.steps[index]]
+    names = calls.names_of(mine)
+    views = next((i for i, name in enumerate(names) if name not in _PARTS + _VIEWS), len(names))
+    if not any(name in _PARTS for name in names[:views]):
+        return False
+    rest = mine[views : views + _NEXT]
+    on_device = calls.work_count[index] > 0
+    time = calls.work_ns[rest] if on_device else calls.trace.lengths(calls.rows[rest])
+    first = next((i for i, ns in enumerate(time.tolist()) if ns), -1)
+    reads = np.array(
+        [i == first or name in _READS_ORDER for i, name in enumerate(calls.names_of(rest))], bool
+    )
+    return bool((time[reads] <= limit_ns).all())
+
+
+def _without_sort(calls: Calls, sorts: Ints) -> EditRange:
+    """Return the edit in which topk replaces some sorts."""
+    trace, which = calls.trace, calls.mask(sorts)
+    work = trace.device_work[calls.launched_by(which)]
+    sorting, segmented = trace.named(_KERNELS, work), trace.named(_SEGMENTED, work)
+    ns = trace.lengths(work)
+    edits = []
+    for of_segmented, of_others, on_cpu in zip(_OF_SEGMENTED, _OF_OTHERS, _ON_CPU, strict=True):
+        left = (ns * sorting * np.where(segmented, of_segmented, of_others)).sum() / max(ns.sum(), 1)
+        edits.append(calls.edit(which, np.where(calls.work_count > 0, 1.0, on_cpu), left))
+    return EditRange(*edits)
+
+
+RULE = AdviceRule("full-sort", find)
