@@ -165,6 +165,13 @@ def test_a_damaged_program_leaves_the_trace_readable(tmp_path: Path) -> None:
     assert isinstance(analyses.run("kernels", trace), Report)
 
 
+def test_what_is_no_shape_damages_a_program() -> None:
+    text = "main {{\n  x = f32[{}] parameter()\n}}"
+    assert read_program(made_hlo.encode("jit_f", text.format(1 << 40))).by_name["x"].elements == 1 << 40
+    with pytest.raises(Damaged):
+        read_program(made_hlo.encode("jit_f", text.format(1 << 41)))
+
+
 def _largest_proto() -> bytes:
     space = decode(real_traces.path("selfgen-jax0102-cpu.xplane.pb").read_bytes() + PADDING)
     found = [
