@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from analyses.made import BACKWARD, Made
 from host_ahead import Steps
 
 from tuiprof.advice import advise, all_of, losses_of, priorities
 from tuiprof.advice.answer import answer
+from tuiprof.advice.finding import Evidence
+from tuiprof.advice.kernels import optimizer_groups
 from tuiprof.advice.question import answer as question
 from tuiprof.advice.question import changes
 from tuiprof.analyses.shared.replay import replayed
@@ -1007,3 +1010,51 @@ def test_loops_of_two_places_save_the_time_of_an_optimizer_for_the_weights_of_bo
     assert not isinstance(step, str)
     together = step.win(*all_of(found_)).ns
     assert together == pytest.approx(sum(item.win.ns for item in found_ if item.win), rel=0.01)
+
+
+def grouped(groups: int, *of_group: str, parameters: int = 21) -> Trace:
+    """Steps with a number of parameters, whose optimizer calls some operators for each of its groups."""
+    steps = Steps()
+    for _ in range(4):
+        for number in range(parameters):
+            steps.op("aten::linear", ((GEMM, 1),), sequence=number)
+        for number in reversed(range(parameters)):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 1),), sequence=number, track=BACKWARD)
+            steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        # One in seven has more to do than to start.
+        each = [[(f"aten::_{name}_", ((f"multi_tensor_apply {name}", 1),)) for name in of_group]] * groups
+        each[::7] = [[(name, ((kernel, 41),)) for name, ((kernel, _),) in one] for one in each[::7]]
+        steps.within("Optimizer.step#AdamW.step", *(call for one in each for call in one))
+        steps.end()
+    return steps.trace()
+
+
+FUSED_UPDATE = "foreach_add", "fused_adamw"
+
+
+@pytest.mark.parametrize(
+    "of_group", [FUSED_UPDATE, ("foreach_lerp", "foreach_add", "foreach_add")], ids=["fused", "foreach"]
+)
+def test_a_group_for_each_parameter_is_one_call_for_each(of_group: tuple[str, ...]) -> None:
+    row = found(grouped(21, *of_group), "optimizer-groups")
+    assert "21 groups" in row["what"]
+    # A group for seven parameters remains, and what the optimizer does for each of them.
+    host_us = 21 * len(of_group) * 10
+    assert row["wins_ns"] == pytest.approx(host_us * 1000 * (21 - 3) / (1.3 * 21), rel=0.1)
+    assert row["wins_low_ns"] < row["wins_ns"] < row["wins_high_ns"]
+
+
+def test_groups_of_layers_or_few_ones_are_meant() -> None:
+    assert finding(grouped(21, *FUSED_UPDATE, parameters=63), "optimizer-groups") is None
+    assert finding(grouped(7, *FUSED_UPDATE, parameters=7), "optimizer-groups") is None
+    assert finding(grouped(21, "fused_adamw", parameters=0), "optimizer-groups") is None
+
+
+def test_of_updates_that_are_merged_the_bytes_remain() -> None:
+    evidence = Evidence(trace := grouped(21, *FUSED_UPDATE), {})
+    (item,) = optimizer_groups.RULE.find(trace, evidence)
+    assert item.edit is not None
+    left = item.edit.keep * trace.lengths(item.edit.work)
+    long = trace.lengths(item.edit.work) > 40_000
+    assert left[long] == pytest.approx(np.full(long.sum(), 40_000), rel=0.01)
+    assert left[~long] == pytest.approx(np.full((~long).sum(), 1000 / 7), rel=0.01)

@@ -251,7 +251,8 @@ PROGRAM = """
 fused {
   all = f32[100,8] parameter(), index=0
   at = s32[] parameter(), index=1
-  part = f32[1,8] dynamic-slice(all, at)
+  scaled = f32[100,8] multiply(all, all)
+  part = f32[1,8] dynamic-slice(scaled, at)
   twice = f32[1,8] add(part, part)
 }
 updated {

@@ -19,6 +19,7 @@ from tuiprof.formats.xplane.protobuf import PADDING, Damaged
 from tuiprof.formats.xplane.space import decode
 from tuiprof.model import Report, Trace
 
+XLA = Path(__file__).parents[1] / "data/xla"
 US = 1_000_000  # ps
 LINES = ("/home/me/train.py:9 main", "/home/me/model.py:31 Model.<locals>.cell", "/home/me/model.py:32 cell")
 BODY = """
@@ -137,6 +138,16 @@ def test_the_kernel_table_has_the_line_with_most_of_the_time(tmp_path: Path) -> 
     assert found.table("kernels").rows["line"].to_list() == ["model.py:32 +1"]
 
 
+def test_what_xla_has_fused_has_the_kind_of_its_instructions() -> None:
+    found = analyses.run("kernels", open_trace(XLA / "gru-h200.xplane.pb.gz"))
+    assert isinstance(found, Report)
+    kinds = dict(found.table("kernels").rows.select("short", "kind").iter_rows())
+    assert "other" not in kinds.values()
+    assert kinds["loop_add_fusion_4"] == "reduction"  # it adds up the parts of a product
+    assert kinds["loop_subtract_fusion_2"] == "elementwise"
+    assert kinds["loop_broadcast_fusion_2"] == "copy"
+
+
 def test_a_trace_without_programs_has_no_column_of_lines() -> None:
     found = analyses.run("kernels", open_trace(real_traces.path("hta-alexnet-a100-cuda-sync.json.gz")))
     assert isinstance(found, Report)
@@ -152,6 +163,13 @@ def test_a_damaged_program_leaves_the_trace_readable(tmp_path: Path) -> None:
     assert trace.programs.program(1) is None
     assert instructions(trace) == [""]
     assert isinstance(analyses.run("kernels", trace), Report)
+
+
+def test_what_is_no_shape_damages_a_program() -> None:
+    text = "main {{\n  x = f32[{}] parameter()\n}}"
+    assert read_program(made_hlo.encode("jit_f", text.format(1 << 40))).by_name["x"].elements == 1 << 40
+    with pytest.raises(Damaged):
+        read_program(made_hlo.encode("jit_f", text.format(1 << 41)))
 
 
 def _largest_proto() -> bytes:

@@ -9,7 +9,7 @@ from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.frames import operator_label
-from tuiprof.analyses.shared.instructions import lines_of
+from tuiprof.analyses.shared.instructions import kinds_of, lines_of
 from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.analyses.shared.scope import Scope, device_word
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -30,7 +30,7 @@ _DEVICE_RULES = (
         "kind",
         "By name: collective, attention, Triton or Inductor, convolution, gemm, norm, optimizer, "
         "softmax or loss, embedding or index, pooling, reduction, copy, random, elementwise; the first "
-        "match counts. Copies and fills as the profiler labels them.",
+        "match counts. Copies and fills as the profiler labels them, fusions of XLA by their instructions.",
     ),
     Rule(
         "tensor cores",
@@ -70,8 +70,9 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
     starts, ends = np.maximum(trace.starts[work], scope.low), np.minimum(trace.ends[work], scope.high)
     in_window = np.maximum(ends - starts, 0)
     codes = trace.name_codes[work]
-    kinds = _kernel_names.classify(trace.names, distinct(codes))
-    kinds_of = {code: kind.replace("triton", "Triton or Inductor") for code, kind in kinds.items()}
+    kinds = {
+        code: kind.replace("triton", "Triton or Inductor") for code, kind in kinds_of(trace, work).items()
+    }
     category = trace.events["category"].gather(work).cast(pl.String)
     frame = (
         pl.DataFrame(
@@ -85,7 +86,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
                 "in_step": scope.in_steps(work),
             }
         )
-        .with_columns(_in_words("kind", kinds_of))
+        .with_columns(_in_words("kind", kinds))
         .with_columns(
             pl.when(pl.col("category").is_in(_ITEM)).then("category").otherwise("kind").alias("kind")
         )

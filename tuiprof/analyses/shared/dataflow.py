@@ -18,10 +18,10 @@ from tuiprof.analyses.shared.instructions import SILENT
 from tuiprof.model.programs import Computation, Instruction, Program
 
 #: Instructions that run a computation once, as a part of the one that they are in.
-_RUN: Final = ("fusion", "async-start", "call")
+RUN: Final = ("fusion", "async-start", "call")
 #: Instructions whose value is that of their operand in another form.
 FORMS: Final = (
-    *(*_RUN, "parameter", "get-tuple-element", "async-done", "opt-barrier"),
+    *(*RUN, "parameter", "get-tuple-element", "async-done", "opt-barrier"),
     *("bitcast", "copy", "reshape"),
 )
 _LIBRARY_PRODUCT: Final = re.compile(r"gemm|matmul")
@@ -50,7 +50,7 @@ class Flow:
     ) -> None:
         seen.add(computation.id)
         for one in computation.instructions.values():
-            parts = self._program.inner(one)[:1] if one.opcode in _RUN else ()
+            parts = self._program.inner(one)[:1] if one.opcode in RUN else ()
             for part in parts:
                 if part.id not in seen:
                     self._expand(part, one, carrier or one, seen)
@@ -68,7 +68,7 @@ class Flow:
     def _element(self, of: int, index: int) -> tuple[int, ...]:
         """Return the instruction that makes an element of a tuple, else the tuple."""
         at = self.nodes.get(of)
-        while at is not None and at.opcode in _RUN and len(self.inputs[at.id]) == 1:
+        while at is not None and at.opcode in RUN and len(self.inputs[at.id]) == 1:
             at = self.nodes[self.inputs[at.id][0]]
         if at is not None and at.opcode == "tuple":
             return at.operands[index : index + 1]

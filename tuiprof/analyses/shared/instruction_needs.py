@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from tuiprof.analyses.shared.dataflow import FORMS, Flow, is_product, size_of
+from tuiprof.analyses.shared.dataflow import RUN, Flow, is_product, size_of
 from tuiprof.analyses.shared.instructions import SILENT, running
 from tuiprof.model.programs import Instruction, Program
 
 #: Instructions that read from their first operand only what they return.
 _PARTS: Final = ("dynamic-slice", "slice", "gather")
+#: Instructions of which an element needs more than one of an operand with as many.
+_WHOLE: Final = ("dot", "custom-call", "reduce-window", "dynamic-update-slice", "concatenate", "tuple")
 #: Instructions whose work depends on values, or whose dimensions are not read.
 _UNKNOWN: Final = (
     "convolution",
@@ -70,21 +72,22 @@ def _sources(flow: Flow, carrier: Instruction, own: set[int]) -> set[int]:
 def _read(flow: Flow, source: int, own: set[int]) -> float:
     """Return how many bytes of a value are read by some instructions."""
     whole = prod(flow.nodes[source].shape) * size_of(flow.nodes[source].dtype)
-    left, parts = [source], 0.0
-    seen = set[int]()
-    while left:
-        at = left.pop()
-        for user in flow.direct_users.get(at, ()):
-            if user not in own or user in seen:
-                continue
-            seen.add(user)
-            one = flow.nodes[user]
-            first = flow.inputs[user][:1] == (at,)
-            if one.opcode in FORMS and one.opcode != "copy":
-                left.append(user)
-            elif one.opcode in _PARTS and first:
-                parts += prod(one.shape) * size_of(one.dtype)
-            elif not (one.opcode == "dynamic-update-slice" and first):  # which leaves the rest of it in place
+    left, seen, parts = [source], {source}, 0.0
+    for at in left:
+        users = [user for user in flow.direct_users.get(at, ()) if user in own]
+        if not users:
+            return whole  # it is the result
+        for user in users:
+            one, first = flow.nodes[user], flow.inputs[user][:1] == (at,)
+            if one.opcode in _PARTS and first:
+                parts += one.elements * size_of(flow.nodes[source].dtype)
+            elif one.opcode == "dynamic-update-slice" and first:
+                continue  # it leaves the rest in place
+            elif one.opcode in RUN or (one.elements == flow.nodes[at].elements and one.opcode not in _WHOLE):
+                if user not in seen:  # of an element, it needs one
+                    seen.add(user)
+                    left.append(user)
+            else:
                 return whole
     return min(parts, whole)
 

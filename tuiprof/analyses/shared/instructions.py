@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses.shared.frames import spot
+from tuiprof.analyses.shared.kernel_names import classify
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.programs import Computation, Instruction, Program
@@ -39,7 +40,20 @@ SILENT: Final = (
 )
 _LIBRARY, _COPY = "<library>", "<copy>"
 #: Maximum product of the lengths of the two sequences that are compared; longer ones take seconds.
-_COMPARED: Final = 1 << 22
+_COMPARED: Final = 1 << 26
+#: Kinds of kernels by the instructions in them, the first that has any; with only those of the last line, a copy.
+_KINDS: Final = {
+    "gemm": {"dot"},
+    "convolution": {"convolution"},
+    "embedding or index": {"gather", "scatter", "sort"},
+    "reduction": {"reduce", "reduce-window"},
+    "random": {"rng", "rng-bit-generator"},
+}
+_MOVES: Final = {
+    *("parameter", "constant", "iota", "tuple", "get-tuple-element", "bitcast", "fusion", "async-start"),
+    *("copy", "copy-start", "convert", "transpose", "reshape", "broadcast", "concatenate", "pad", "reverse"),
+    *("slice", "dynamic-slice", "dynamic-update-slice"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +85,7 @@ class CarriedOut:
         return {
             place.instruction.name: self.rows[order[bounds[at] : bounds[at + 1]]]
             for at, place in enumerate(self.places)
-            if place.program is program
+            if place.program is program and bounds[at] < bounds[at + 1]
         }
 
     def of(self, rows: Ints) -> Ints:
@@ -95,21 +109,14 @@ def carried_out(trace: Trace) -> CarriedOut:
         pl.Series("correlation", trace.ints("correlation", rows)),
     )
     code = np.full(len(rows), -1, dtype=np.int64)
-    places, index = list[Place](), dict[tuple[int, int], int]()
-    for (number,), mine in said.filter(pl.col("program").is_not_null()).group_by(
-        "program", maintain_order=True
-    ):
-        program = trace.programs.program(int(str(number)))
-        if program is None:
-            continue
-        names = [trace.names[one] for one in trace.name_codes[rows[mine["at"].to_numpy()]].tolist()]
-        reader = _Reader(program)
-        for at, place in reader.read(mine.with_columns(pl.Series("name", names, dtype=pl.String))):
-            key = (int(str(number)), place.instruction.id)
-            if key not in index:
-                index[key] = len(places)
-                places.append(place)
-            code[at] = index[key]
+    places = list[Place]()
+    for (number,), mine in said.group_by("program", maintain_order=True):
+        program = trace.programs.program(int(str(number))) if number is not None else None
+        if program is not None:
+            reader = _Reader(program, len(places))
+            for at, found in reader.read(mine, trace.names, trace.name_codes[rows]):
+                code[at] = found
+            places += reader.places
     return CarriedOut(rows, code, places)
 
 
@@ -148,9 +155,11 @@ def lines_of(trace: Trace, rows: Ints, groups: Ints) -> dict[int, str]:
     """
     done = carried_out(trace)
     code = done.of(rows)
-    spots = [spot(place.instruction.frames) for place in done.places]
-    sources = [(found[2] or found[0]).rpartition("/")[2] if found else "" for found in spots]
     known = np.flatnonzero(code >= 0)
+    spots = {one: spot(done.places[one].instruction.frames) for one in np.unique(code[known]).tolist()}
+    sources = {
+        one: (found[2] or found[0]).rpartition("/")[2] if found else "" for one, found in spots.items()
+    }
     frame = pl.DataFrame(
         {
             "group": groups[known],
@@ -169,6 +178,36 @@ def lines_of(trace: Trace, rows: Ints, groups: Ints) -> dict[int, str]:
     return {group: f"{line} +{others}" if others else line for group, line, others in lines.iter_rows()}
 
 
+def kinds_of(trace: Trace, rows: Ints) -> dict[int, str]:
+    """Return the kind of some kernels by the codes of their names; where these do not tell, by their instructions."""
+    codes = trace.name_codes[rows]
+    kinds = classify(trace.names, codes)
+    untold = rows[np.isin(codes, [code for code, kind in kinds.items() if kind == "other"])]
+    done = carried_out(trace)
+    places = done.of(untold)
+    for code, at in zip(trace.name_codes[untold].tolist(), places.tolist(), strict=True):
+        if at >= 0 and kinds[code] == "other":
+            kinds[code] = _kind(done.places[at])
+    return kinds
+
+
+def _kind(place: Place) -> str:
+    """Return the kind of an instruction's kernel."""
+    inside, left, seen = set[str](), [place.instruction], set[int]()
+    for one in left:
+        inside.add(one.opcode)
+        for computation in place.program.inner(one) if one.opcode in ("fusion", "async-start") else ():
+            if computation.id not in seen:
+                seen.add(computation.id)
+                left += computation.instructions.values()
+    if place.instruction.opcode == "custom-call":
+        return "other"
+    return next(
+        (kind for kind, opcodes in _KINDS.items() if inside & opcodes),
+        "copy" if inside <= _MOVES else "elementwise",
+    )
+
+
 def kernel_name(instruction: str) -> str:
     """Return the name that XLA gives to the kernel of an instruction."""
     return re.sub(r"\W", "_", instruction)
@@ -177,14 +216,15 @@ def kernel_name(instruction: str) -> str:
 class _Reader:
     """Finds the instructions of the events of one program."""
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+    def __init__(self, program: Program, first: int) -> None:
         self._running = list(running(program))
-        self._places = {
-            one.name: Place(program, computation, one)
+        self.places = [
+            Place(program, computation, one)
             for computation in self._running
             for one in computation.instructions.values()
-        }
+        ]
+        #: The index of each place, counted from ``first`` on, by the name of its instruction.
+        self._index = {place.instruction.name: first + at for at, place in enumerate(self.places)}
         self._alike = {kernel_name(one.name): _token(one) for one in program.by_name.values()}
         #: Instructions of each computation that launch something, and what their kernels are expected to be.
         self._launching = {
@@ -193,43 +233,50 @@ class _Reader:
         }
         self._used = Counter[int]()
 
-    def read(self, events: pl.DataFrame) -> Iterator[tuple[int, Place]]:
-        """Yield the positions of events and their instructions."""
-        known: dict[tuple[str, int, tuple[str, ...]], list[Place | None]] = {}
-        for (operation, number, _, _), run in events.group_by(
-            "operation", "instruction", "device", "correlation", maintain_order=True
-        ):
-            if place := self._places.get(str(operation)):
-                yield from ((at, place) for at in run["at"].to_list())
-                continue
-            key = (str(operation), int(str(number or 0)), tuple(run["name"].to_list()))
-            if key not in known:
-                known[key] = self._of_graph(key[1], key[2])
-            yield from (
-                (at, found) for at, found in zip(run["at"].to_list(), known[key], strict=True) if found
-            )
+    def read(
+        self, events: pl.DataFrame, names: Sequence[str], name_codes: Ints
+    ) -> Iterator[tuple[Ints, int | Ints]]:
+        """Yield the positions of events, and the index of the place of all or of each of them."""
+        for (operation,), same in events.group_by("operation", maintain_order=True):
+            if (place := self._index.get(str(operation))) is not None:
+                yield same["at"].to_numpy(), place
+            else:
+                yield from self._of_graphs(same, names, name_codes)
 
-    def _of_graph(self, number: int, names: Sequence[str]) -> list[Place | None]:
-        """Return the instructions of the kernels of a graph, which an instruction of this number may run."""
+    def _of_graphs(
+        self, events: pl.DataFrame, names: Sequence[str], name_codes: Ints
+    ) -> Iterator[tuple[Ints, Ints]]:
+        """Yield the positions of the events of each launch of a graph, and their places."""
+        known: dict[tuple[int | None, bytes], Ints] = {}
+        runs = events.group_by("instruction", "device", "correlation", maintain_order=True).agg("at")
+        for number, positions in runs.select("instruction", "at").iter_rows():
+            at = np.array(positions)
+            key = (number, name_codes[at].tobytes())
+            if key not in known:
+                known[key] = self._of_graph(number, [names[one] for one in name_codes[at].tolist()])
+            yield at, known[key]
+
+    def _of_graph(self, number: int | None, names: Sequence[str]) -> Ints:
+        """Return the places of the kernels of a graph, which an instruction of this number may run."""
         kernels = [self._of_kernel(name) for name in names]
         counted = [at for at, token in enumerate(kernels) if token]
         own = {called for one in self._with_id(number) for called in one.called}
-        best: tuple[tuple[int, bool, int], Computation, list[tuple[int, Instruction]]] | None = None
+        best: tuple[tuple[int, bool, int], int, list[tuple[int, Instruction]]] | None = None
         for computation in self._running:
             pairs = self._pairs(self._launching[computation.id], [kernels[at] for at in counted])
             rank = (len(pairs), computation.id in own, -self._used[computation.id])
             if pairs and (best is None or rank > best[0]):
-                best = (rank, computation, pairs)
-        found: list[Place | None] = [None] * len(names)
+                best = (rank, computation.id, pairs)
+        found = np.full(len(names), -1, dtype=np.int64)
         if best is not None:
-            self._used[best[1].id] += 1
+            self._used[best[1]] += 1
             for at, instruction in best[2]:
-                found[counted[at]] = Place(self._program, best[1], instruction)
+                found[counted[at]] = self._index[instruction.name]
         return found
 
-    def _with_id(self, number: int) -> Iterator[Instruction]:
+    def _with_id(self, number: int | None) -> Iterator[Instruction]:
         for computation in self._running:
-            if number in computation.instructions:
+            if number is not None and number in computation.instructions:
                 yield computation.instructions[number]
 
     def _of_kernel(self, name: str) -> str:

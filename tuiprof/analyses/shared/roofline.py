@@ -18,7 +18,7 @@ import numpy as np
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.calls import arguments
 from tuiprof.analyses.shared.instruction_needs import needs_of
-from tuiprof.analyses.shared.instructions import CarriedOut, carried_out
+from tuiprof.analyses.shared.instructions import CarriedOut, carried_out, kinds_of
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.trace import cached_on_trace
@@ -146,7 +146,7 @@ def roofline(trace: Trace) -> Roofline | str:
     if not calls:
         return "the trace has no operator shapes: record with --shapes (record_shapes=True)"
     lengths = trace.lengths(work)
-    kinds_of = _kernel_names.classify(trace.names, trace.name_codes[work])
+    kinds = _kernel_names.classify(trace.names, trace.name_codes[work])
     copies = trace.is_category("memcpy", "memset", rows=work)
     found: dict[str, Kind] = defaultdict(Kind)
     order = np.argsort(operators, kind="stable")
@@ -154,11 +154,11 @@ def roofline(trace: Trace) -> Roofline | str:
     for mine in np.split(order, changes) if len(order) else []:
         if (operator := int(operators[mine[0]])) < 0:  # launched by no operator, one by one
             for one in mine.tolist():
-                word = "copy" if copies[one] else kinds_of[int(trace.name_codes[work[one]])]
+                word = "copy" if copies[one] else kinds[int(trace.name_codes[work[one]])]
                 found[word].unknown_ns += float(lengths[one])
             continue
         longest = mine[np.argmax(lengths[mine])]
-        word = "copy" if copies[longest] else kinds_of[int(trace.name_codes[work[longest]])]
+        word = "copy" if copies[longest] else kinds[int(trace.name_codes[work[longest]])]
         call = calls.get(operator)
         kernels = [trace.names[code] for code in np.unique(trace.name_codes[work[mine]]).tolist()]
         _add(found, chip, word, call, float(lengths[mine].sum()), kernels)
@@ -168,7 +168,7 @@ def roofline(trace: Trace) -> Roofline | str:
 def _of_programs(trace: Trace, chip: Chip, done: CarriedOut) -> Roofline:
     """Compare the instructions of compiled programs with the chip."""
     work, _, steps = _chosen(trace)
-    kinds_of = _kernel_names.classify(trace.names, trace.name_codes[work])
+    kinds = kinds_of(trace, work)
     copies = trace.is_category("memcpy", "memset", rows=work)
     needs = {id(program): needs_of(program) for program in done.programs}
     lengths, codes, places = trace.lengths(work), trace.name_codes[work], done.of(work)
@@ -177,7 +177,7 @@ def _of_programs(trace: Trace, chip: Chip, done: CarriedOut) -> Roofline:
         mine = np.flatnonzero(places == code)
         if code < 0:  # a copy from the host, or a kernel of a library beside its others
             for one in mine.tolist():
-                found["copy" if copies[one] else kinds_of[int(codes[one])]].unknown_ns += float(lengths[one])
+                found["copy" if copies[one] else kinds[int(codes[one])]].unknown_ns += float(lengths[one])
             continue
         place, longest = done.places[code], mine[np.argmax(lengths[mine])]
         need = needs[id(place.program)].get(place.instruction.name)
@@ -185,7 +185,7 @@ def _of_programs(trace: Trace, chip: Chip, done: CarriedOut) -> Roofline:
         times = int(counts.max())  # it may launch several kernels each time
         kernel = trace.names[int(codes[longest])]
         _count(
-            found["copy" if copies[longest] else kinds_of[int(codes[longest])]],
+            found["copy" if copies[longest] else kinds[int(codes[longest])]],
             chip,
             Need(need.operations * times, need.bytes * times) if need is not None else None,
             _peak_of(chip, need.dtype, kernel) if need is not None else None,

@@ -423,7 +423,7 @@ class Named:
         return column
 
     def texts(self, name: str) -> tuple[Ints, list[str]]:
-        """Return a text stat of every event, as positions (-1 = none) in a list of the distinct ones."""
+        """Return a text stat of every event, as positions (-1 = none) in a list of its texts."""
         column = np.full(len(self.space), -1, dtype=np.int64)
         known = dict[bytes, int]()
         for event, text in self._texts(name):
