@@ -232,15 +232,16 @@ print(len(worked))
     assert (done.code, done.out, done.err) == (0, "raised of the script\n1\n", "")
 
 
+@pytest.mark.parametrize("kind", ["Exception", "TimeoutError"])
 @pytest.mark.parametrize("place", ["open", "start", "_poll"])
-def test_a_time_out_while_the_probe_starts(run: Callable[..., Run], place: str) -> None:
+def test_a_time_out_while_the_probe_starts(run: Callable[..., Run], place: str, kind: str) -> None:
     """The first step opens the log; the script's handler interrupts that, and the next step is the first."""
     script = f"""
     import signal, sys, tuiprof
     tuiprof.phase("load")  # loads the probe
     import _tuiprof_probe.log as log
     owner = log.Log if hasattr(log.Log, {place!r}) else sys.modules["_tuiprof_probe.runtime"].Runtime
-    class TimeOut(Exception): pass
+    class TimeOut({kind}): pass
     def handler(*arguments): raise TimeOut
     signal.signal(signal.SIGALRM, handler)
     original = getattr(owner, {place!r})

@@ -201,6 +201,29 @@ def test_a_second_process_of_a_rank_has_its_own_file(run: Callable[..., Run]) ->
     assert all(len(done.of(records.Step, writer)) == 5 or writer == "rank0" for writer in done.logs)
 
 
+def test_two_threads_open_one_log(run: Callable[..., Run]) -> None:
+    """As a capture by the clock does, in a thread, while the script ends its first step."""
+    script = """
+import sys, threading, tuiprof
+tuiprof.phase("load")  # loads the probe
+from _tuiprof_probe.log import Log
+other = threading.Thread(target=sys.modules["_tuiprof_probe.runtime"].RUNTIME.record)
+original = Log.open
+def opening(*arguments):
+    Log.open = original
+    other.start()
+    other.join(0.5)  # it waits for this thread
+    return original(*arguments)
+Log.open = opening
+for _ in range(3): tuiprof.step()
+other.join()
+"""
+    done = run(script)
+    assert (done.code, done.err) == (0, "")
+    assert set(done.logs) == {"rank0"}
+    assert [step.n for step in done.of(records.Step)] == [0, 1, 2]
+
+
 def test_a_full_disk_stops_the_log_and_not_the_script(run: Callable[..., Run]) -> None:
     script = """
 import resource, time, tuiprof

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -233,6 +235,32 @@ def test_the_answer_of_a_run_without_a_trace_is_about_its_steps(tmp_path: Path) 
     assert "no trace was captured, as no step was detected" in to_text(
         session_answer(without, Selection()), Style()
     )
+
+
+@pytest.mark.parametrize(("operators", "weighted"), [(100, True), (20, False)])
+def test_a_long_step_in_a_capture_is_weighted_if_it_is_of_another_kind(
+    tmp_path: Path, operators: int, weighted: bool
+) -> None:
+    """A rollout before each 16 updates calls more operators; a step that is only slow is said to be rare."""
+    session, events, at = new_session(tmp_path), list[dict[str, Any]](), 0
+    for number, count in ((30, 20), (31, 20), (32, operators)):
+        took = 100_000 if number == 32 else 4_000
+        events.append(kineto(f"ProfilerStep#{number}", at, took, "user_annotation"))
+        events += [kineto("aten::mm", at + n * took // count, took // count // 2) for n in range(count)]
+        at += took
+    path = session.path / "traces" / "rank0.pt.trace.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    rows = (step(n, 100_000_000 if n % 16 == 0 else 4_000_000, cap=30 <= n <= 32) for n in range(320))
+    where = {"id": "start", "first": 30, "last": 32, "path": "traces/rank0.pt.trace.json"}
+    append(session, "rank0", head(session), *rows, line("capture", at=4_000, state="written", **where))
+    text = to_text(session_answer(session, Selection()), Style(width=None))
+    assert ("step 32 took 100 ms while captured" not in text) == weighted, text
+    assert ("on average before the capture" in text) == weighted, text
+
+
+def kineto(name: str, at: int, took: int, category: str = "cpu_op") -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "ts": at, "dur": took, "pid": 1, "tid": 1, "args": {}}
 
 
 def ahead(session: Session) -> list[bytes]:

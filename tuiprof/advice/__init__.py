@@ -19,7 +19,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import left_to_compile
 from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
-from tuiprof.analyses.shared.replay import in_part, replayed
+from tuiprof.analyses.shared.replay import in_part, replayed, replayed_steps
 from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.errors import REPORT_IT, UsageProblem, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -28,7 +28,7 @@ from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_ns, format_ns_span, format_share, plural
 from tuiprof.plugins import discover
 from tuiprof.whatif import Edit, EditRange
-from tuiprof.whatif.replay import TOLERANCE, Calibrated, Losses, Win, losses
+from tuiprof.whatif.replay import TOLERANCE, Calibrated, Kinds, Losses, Win, losses
 
 __all__ = [
     "ANALYSIS",
@@ -73,6 +73,7 @@ class Priorities:
     missing: Mapping[str, str] = field(default_factory=dict)  # why a rule is unavailable, by name
     #: Findings that save less than :data:`MIN_SHARE` of the step and are not shown.
     small: tuple[Priced, ...] = ()
+    steps: Kinds | None = None  # the replayed steps; None = nothing can be replayed
 
 
 @cache
@@ -100,7 +101,7 @@ def priorities(trace: Trace, window: Window | None = None) -> Priorities:
 def _priorities(trace: Trace, window: Window) -> Priorities:
     found: list[tuple[str, Finding]] = []
     missing = dict(unavailable())
-    replay = replayed(trace)
+    replay = replayed_steps(trace)
     step = None if isinstance(replay, str) else replay
     for rule in available().values():
         try:
@@ -110,6 +111,11 @@ def _priorities(trace: Trace, window: Window) -> Priorities:
             missing[rule.name] = str(error)
         except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - as for an analysis
             missing[rule.name] = f"it failed: {describe(error)}"
+    if step is not None and step.long is not None:  # what is captured of long steps is replayed
+        found = [
+            (rule, replace(finding, rare_ns=(0.0, 0.0, 0.0)) if touched_ns(trace, finding) else finding)
+            for rule, finding in found
+        ]
     return replace(prioritise(found, step, trace), missing=missing)
 
 
@@ -124,13 +130,12 @@ def edits_of(trace: Trace, window: Window, index: int) -> tuple[Edit, Edit] | st
     item = found[index]
     if item.finding.edit is None or item.win is None:
         return "this setting distorts every figure in the trace: change it first"
-    if item.win.ns <= item.finding.rare_ns[0]:
-        return "it is lost in rare steps, which are not replayed"
-    if not item.finding.remainder:
-        return item.finding.edit, Edit()
-    return item.finding.edit, all_of(
-        other for other in found if other.win and not other.finding.remainder
-    ).likely
+    on = Edit()
+    if item.finding.remainder:
+        on = all_of(other for other in found if other.win and not other.finding.remainder).likely
+    if step.likely_ns(item.finding.edit, on=on) <= 0:
+        return "it is lost in rare steps, and a usual one is shown"
+    return item.finding.edit, on
 
 
 def losses_of(trace: Trace, window: Window, index: int) -> Losses | str:
@@ -147,7 +152,7 @@ def losses_of(trace: Trace, window: Window, index: int) -> Losses | str:
         return str(edits)
     assert item.win is not None, "what can be replayed has a price"
     edit, on = edits
-    return losses(trace, step, edit, item.win.ns, on=on)
+    return losses(trace, step, edit, min(item.win.ns, step.likely_ns(edit, on=on)), on=on)
 
 
 class _Lacking(Exception):
@@ -174,7 +179,7 @@ def _needed(name: str, trace: Trace, window: Window) -> Report | Unavailable:
 # -- prices -------------------------------------------------------------------------------------------------
 
 
-def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None, trace: Trace) -> Priorities:
+def prioritise(found: Sequence[tuple[str, Finding]], step: Kinds | None, trace: Trace) -> Priorities:
     """Price findings and sort them."""
     settings = [Priced(rule, finding, None) for rule, finding in found if finding.edit is None]
     edits = [(rule, finding) for rule, finding in found if finding.edit is not None]
@@ -204,10 +209,10 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None, tr
             together = with_rare(together, item.finding.rare_ns)
     shown = {id(item.finding) for item in result}
     small = tuple(Priced(rule, finding, None) for rule, finding in edits if id(finding) not in shown)
-    return Priorities((*settings, *result), together, step_ns, small=small)
+    return Priorities((*settings, *result), together, step_ns, small=small, steps=step)
 
 
-def _price(found: Sequence[tuple[str, Finding]], step: Calibrated, on: Edit | None = None) -> list[Priced]:
+def _price(found: Sequence[tuple[str, Finding]], step: Kinds, on: Edit | None = None) -> list[Priced]:
     """Return the findings with a saving, largest first."""
     worth = []
     for rule, finding in found:
@@ -291,33 +296,33 @@ _RULES = (
 
 
 def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact]:
-    facts = [Fact("findings", "findings", len(found.findings), "count")]
-    if isinstance(step, str):
+    facts, steps = [Fact("findings", "findings", len(found.findings), "count")], found.steps
+    if isinstance(step, str) or steps is None:
         return facts
     stepped = bool(step.graph.step_count)
     facts.append(
         Fact(
             "step_ns",
             "step without the profiler" if stepped else "without the profiler",
-            found.step_ns or step.step_ns,
+            found.step_ns or steps.step_ns,
             "ns",
             "As the session measured it outside the capture, else as replayed.",
         )
     )
-    facts.append(Fact("captured_step_ns", "while captured", step.captured_ns, "ns"))
-    if step.graph.own_busy_ns:
+    facts.append(Fact("captured_step_ns", "while captured", steps.captured_ns, "ns"))
+    if steps.busy_ns:
         facts.append(
             Fact(
                 "floor_ns",
                 "device work alone",
-                min(step.graph.own_busy_ns, step.step_ns),
+                min(steps.busy_ns, steps.step_ns),
                 "ns",
                 "The busiest device with no gaps: no host-side change can go below this.",
             )
         )
         limits = roofline(trace)
         if not isinstance(limits, str) and limits.ns:
-            least = step.graph.own_busy_ns * limits.least_ns / limits.ns
+            least = steps.busy_ns * limits.least_ns / limits.ns
             facts.append(
                 Fact(
                     "roofline_ns",
@@ -338,12 +343,20 @@ def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact
 
 
 def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]:
-    if isinstance(step, str):
+    steps = found.steps
+    if isinstance(step, str) or steps is None:
         return [f"Savings cannot be predicted: {step}."] if found.findings else []
     slower = step.captured_ns / step.step_ns - 1 if step.step_ns else 0.0
     notes = []
     if step.basis == "session" and step.uncaptured is not None:
         where = "after the capture" if step.uncaptured.after_capture else "before the capture"
+    if steps.long is not None:
+        notes.append(
+            f"Savings are the mean over {steps.count} steps {where}: {steps.long_count} took about "
+            f"{format_ns(steps.long.step_ns)}, with more operators, the others {format_ns(step.step_ns)}. Both kinds "
+            "were captured."
+        )
+    elif step.basis == "session" and step.uncaptured is not None:
         notes.append(
             f"Savings are for a step of {format_ns(step.step_ns)}, the median of "
             f"{step.uncaptured.steps} steps {where}; while captured, a step takes "
@@ -359,10 +372,10 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
         notes.append("Savings are for the step as captured, profiler overhead included.")
     else:
         notes.append("Profiler overhead is unknown: savings are for the step as captured.")
-    if found.step_ns is not None and found.step_ns > step.step_ns:
+    if found.step_ns is not None and found.step_ns > steps.step_ns:
         notes.append(
             f"Shares are of {format_ns(found.step_ns)}, the mean step: rare long steps add "
-            f"{format_ns(found.step_ns - step.step_ns)} to the captured ones."
+            f"{format_ns(found.step_ns - steps.step_ns)} to the captured ones."
         )
     if any(item.overlaps for item in found.findings):
         notes.append("Findings marked as overlapping save less once those above them are fixed.")

@@ -29,7 +29,7 @@ from tuiprof.model.steps import SampledLine
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_count
 from tuiprof.whatif import Edit, EditRange, HostTime
-from tuiprof.whatif.replay import Calibrated
+from tuiprof.whatif.replay import Kinds
 
 #: Columns that identify the location of a wait.
 _LOCATION = ("where", "in", "through", "range", "kind")
@@ -74,11 +74,11 @@ class Finding:
         edit = self.edit or Edit()
         return EditRange(edit, self.least or edit, self.most or edit)
 
-    def of(self, step: Calibrated | None) -> Finding:
+    def of(self, steps: Kinds | None) -> Finding:
         """Return the same with the change limited to the replayed steps, which are all that is priced."""
-        if step is None:
+        if steps is None or steps.long is not None:
             return self
-        part = step.graph.part_of
+        part = steps.usual.graph.part_of
         edit, least, most = (one and part(one) for one in (self.edit, self.least, self.most))
         return replace(self, edit=edit, least=least, most=most)
 

@@ -55,14 +55,14 @@ def changes(
 
 def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
     """Return the step time with each change and with all of them; without changes, the saving of each finding."""
-    step = replayed(trace)
-    if isinstance(step, str):
+    step, found = replayed(trace), priorities(trace)
+    if isinstance(step, str) or found.steps is None:
         return Unavailable(NAME, f"the step cannot be replayed: {step}", "")
-    stepped, found = bool(step.graph.step_count), priorities(trace)
-    whole = step.step_ns if found.step_ns is None else found.step_ns
+    stepped, steps = bool(step.graph.step_count), found.steps
+    whole = steps.step_ns if found.step_ns is None else found.step_ns
     if asked:
-        rows = [(change.text, with_rare(step.win(*change.edits), change.rare_ns)) for change in asked]
-        every = step.win(*EditRange.all_of(change.edits for change in asked))
+        rows = [(change.text, with_rare(steps.win(*change.edits), change.rare_ns)) for change in asked]
+        every = steps.win(*EditRange.all_of(change.edits for change in asked))
         for rare_ns in {change.text: change.rare_ns for change in asked}.values():
             every = with_rare(every, rare_ns)
         in_all: Win | None = every
@@ -112,8 +112,8 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
     )
     facts = (
         Fact("step_ns", "step without the profiler" if stepped else "without the profiler", whole, "ns"),
-        Fact("captured_step_ns", "while captured", step.captured_ns, "ns"),
-        Fact("floor_ns", "device work alone", step.graph.own_busy_ns or None, "ns"),
+        Fact("captured_step_ns", "while captured", steps.captured_ns, "ns"),
+        Fact("floor_ns", "device work alone", steps.busy_ns or None, "ns"),
         Fact("basis", "profiler overhead removed by", _BASIS[step.basis], "text"),
         Fact("replay_error", "unchanged replay, off by", step.error, "share"),
     )

@@ -127,13 +127,16 @@ def session_answer(session: Session, wanted: Selection) -> Answer:
 def _captured(session: Session, fold: Fold, wanted: Selection) -> Answer:
     """Return the page of a capture; nothing is advised because of one that is no evidence."""
     from tuiprof.advice.answer import answer
+    from tuiprof.analyses.shared.replay import replayed_steps
     from tuiprof.session.live.step_source import by_path, rare_steps, refusal
 
     trace = trace_at(session.with_traces(wanted.rank).path / "traces", wanted)
     path = trace.info.path
     found = answer(trace, path.name if path is not None else "", step_window(trace, wanted.step))
     place = os.path.relpath(path, session.path) if path is not None else ""
-    if said := by_path(fold, rare_steps).get(place, ""):
+    steps = replayed_steps(trace)
+    weighted = not isinstance(steps, str) and steps.long is not None
+    if not weighted and (said := by_path(fold, rare_steps).get(place, "")):
         rest = "" if found.complete else f" · {found.trust.removeprefix('trust: ')}"
         found = replace(found, trust=f"trust: {said}{rest}", complete=False)
     why = by_path(fold, refusal).get(place, "")

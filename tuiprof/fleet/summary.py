@@ -375,10 +375,8 @@ def _own_share(trace: Trace) -> float | None:
 
 def _findings(trace: Trace) -> pl.DataFrame:
     from tuiprof.advice import priorities
-    from tuiprof.analyses.shared.replay import replayed
 
-    step = replayed(trace)
-    step_ns = None if isinstance(step, str) else float(step.step_ns)
+    found = priorities(trace)
     rows = [
         {
             "rule": item.rule,
@@ -388,8 +386,8 @@ def _findings(trace: Trace) -> pl.DataFrame:
             "wins_ns": item.win.ns if item.win else None,
             "wins_low_ns": item.win.low_ns if item.win else None,
             "wins_high_ns": item.win.high_ns if item.win else None,
-            "step_ns": step_ns,
+            "step_ns": found.step_ns,
         }
-        for item in priorities(trace).findings[:MAX_FINDINGS]
+        for item in found.findings[:MAX_FINDINGS]
     ]
     return table("findings", rows or None)

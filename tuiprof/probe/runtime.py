@@ -256,26 +256,31 @@ class Runtime:
     def _first_step(self) -> None:
         """Open the log and start its thread; on failure nothing is recorded."""
         self.sampler.restart(self.steps.thread)
-        if not self.log.is_open:
-            rank, world = rank_and_world()
-            self._world = world
-            try:
-                with signals_blocked():
-                    launched = job()
-                    where = machine() if launched else {}
-                    name = f"rank{rank or 0}"
-                    self.log.open(name, rank or 0, world, versions(), process_name(), launched, where)
-            except OSError as error:
-                self.log.close()
-                sys.stderr.write(f"tuiprof: this process is not recorded: {error}\n")
+        # A capture by the clock opens the log in another thread. A handler of the script may raise an OSError.
+        with self._polling, signals_blocked():
+            if not self.log.is_open and not self._open_log():
                 return
-        self.capture.writer = self.log.writer
-        self._poll()  # a capture requested at launch may begin at step 1
-        self.log.start()
+            self.capture.writer = self.log.writer
+            self._poll()  # a capture requested at launch may begin at step 1
+            self.log.start()
         util = sys.modules.get("multiprocessing.util")
         if util is not None and is_helper():
             # A worker forked by multiprocessing leaves without atexit.
             util.Finalize(None, self._exit, exitpriority=100)
+
+    def _open_log(self) -> bool:
+        rank, world = rank_and_world()
+        self._world = world
+        launched = job()
+        where = machine() if launched else {}
+        name = f"rank{rank or 0}"
+        try:
+            self.log.open(name, rank or 0, world, versions(), process_name(), launched, where)
+        except OSError as error:
+            self.log.close()
+            sys.stderr.write(f"tuiprof: this process is not recorded: {error}\n")
+            return False
+        return True
 
     def _poll(self) -> None:
         """Pass new requests to the capturer, and sample the script."""

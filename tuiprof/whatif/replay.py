@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import hypot
+from math import hypot, sqrt
 from typing import Final, Literal
 
 import numpy as np
@@ -411,6 +411,69 @@ class Calibrated:
         after = placed * replay.step_ns(edit | others)
         least = replay.least_ns(edit, overlap=replay is not self.likely)
         return before - max(after, min(before, least))
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The steps of a session: the usual one, and those of another kind, which take several times as long.
+
+    A saving is the mean over all steps.
+    """
+
+    usual: Calibrated
+    long: Calibrated | None = None
+    long_count: int = 0  # of the session's steps
+    count: int = 1
+
+    @property
+    def share(self) -> float:
+        """Share of long steps."""
+        return self.long_count / self.count
+
+    @property
+    def step_ns(self) -> float:
+        """Mean time of a step without the profiler, ns."""
+        return self._mean(self.usual.step_ns, self.long.step_ns if self.long else 0.0)
+
+    @property
+    def captured_ns(self) -> float:
+        """Mean time of a step if all were captured, ns."""
+        return self._mean(self.usual.captured_ns, self.long.captured_ns if self.long else 0.0)
+
+    @property
+    def busy_ns(self) -> float:
+        """Mean busy time of the busiest device in a step, without waits for other ranks, ns."""
+        return self._mean(self.usual.graph.own_busy_ns, self.long.graph.own_busy_ns if self.long else 0.0)
+
+    def likely_ns(self, edit: Edit, *, on: Edit | None = None) -> float:
+        """Return the likely saving of a change per step, ns."""
+        return self._mean(
+            self.usual.likely_ns(edit, on=on), self.long.likely_ns(edit, on=on) if self.long else 0.0
+        )
+
+    def win(
+        self,
+        edit: Edit,
+        least: Edit | None = None,
+        most: Edit | None = None,
+        *,
+        on: Edit | None = None,
+        likely_ns: float | None = None,
+    ) -> Win:
+        """Return the saving of a change, with its range, in which the share of long steps varies too."""
+        if self.long is None:
+            return self.usual.win(edit, least, most, on=on, likely_ns=likely_ns)
+        usual = self.usual.win(edit, least, most, on=on)
+        long = self.long.win(edit, least, most, on=on)
+        varies = sqrt(self.long_count) / self.count
+        return Win(
+            self._mean(usual.ns, long.ns),
+            self._mean(usual.low_ns, long.low_ns, -varies),
+            min(self._mean(usual.high_ns, long.high_ns, varies), self.step_ns),
+        )
+
+    def _mean(self, usual: float, long: float, more: float = 0.0) -> float:
+        return (1 - self.share) * usual + (self.share + more) * long
 
 
 def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: bool) -> Calibrated:

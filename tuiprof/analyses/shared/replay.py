@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Final
 
 import numpy as np
 
@@ -17,12 +20,14 @@ from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, complement, union
 from tuiprof.model.report import Answer
+from tuiprof.model.steps import Uncaptured
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.trust import Remark, Trust
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif import Edit, HostTime
 from tuiprof.whatif.build import GraphBuilder, Unreplayable, Waits
-from tuiprof.whatif.replay import TOLERANCE, Calibrated, calibrate
+from tuiprof.whatif.graph import MIN_STEPS
+from tuiprof.whatif.replay import TOLERANCE, Calibrated, Kinds, calibrate
 
 #: Maximum number of replayed launches if steps can be omitted or none are marked, so that a replay takes milliseconds.
 MAX_LAUNCHES = 5_000
@@ -44,7 +49,14 @@ def replayed(trace: Trace) -> Calibrated | str:
         return "no host thread does any work"
     if not len(trace.device_work) and step_times(Scope.of(trace, Window())).host_ahead:
         return "XLA runs its work on the CPU beside the host, which is not replayed"
-    low, high, step_count = stretch(trace, main)
+    long = _long_steps(trace)
+    seen = trace.uncaptured if long is None else long[1]
+    return _calibrated(trace, main, *stretch(trace, main), seen)
+
+
+def _calibrated(
+    trace: Trace, main: int, low: int, high: int, step_count: int, uncaptured: Uncaptured | None
+) -> Calibrated | str:
     try:
         builder = GraphBuilder(
             trace,
@@ -64,12 +76,70 @@ def replayed(trace: Trace) -> Calibrated | str:
     found = (
         calibrate(graph, None, recorded_events=False)
         if trace.as_captured
-        else calibrate(graph, trace.uncaptured, recorded_events=trace.info.format == "kineto")
+        else calibrate(graph, uncaptured, recorded_events=trace.info.format == "kineto")
     )
     if not found.trusted:
         off = format_share(found.error)
         return f"the replayed step is {off} off the captured one (limit {format_share(TOLERANCE)})"
     return found
+
+
+#: Steps that take this many times as long as the median, and call so many times as many operators, are another kind of
+#: step: with a rollout, or an evaluation.
+_LONG, _CALLS_MORE = 3.0, 2.0
+#: They count from this share of the session's time.
+_MIN_LONG: Final = 0.2
+
+
+@cached_on_trace
+def _long_steps(trace: Trace) -> tuple[Ints, Uncaptured, Uncaptured] | None:
+    """Return the captured steps of another kind, and the usual and the long ones of the session; None = not enough.
+
+    The first captured step does not count: the profiler begins in it.
+    """
+    seen, lengths = trace.uncaptured, trace.steps.lengths
+    if seen is None or not seen.times_ns or trace.as_captured or len(lengths) < MIN_STEPS:
+        return None
+    times = np.array(seen.times_ns)
+    long = times >= np.maximum(_LONG * seen.step_ns, _half_of_most(times[times >= _LONG * seen.step_ns]))
+    steps = trace.steps.step_of[trace.operators()]
+    count = np.bincount(steps[steps >= 0], minlength=len(lengths))
+    captured = (lengths >= _LONG * np.median(lengths)) & (count >= _CALLS_MORE * np.median(count))
+    captured[np.argmin(trace.steps.starts)] = False
+    if times[long].sum() < _MIN_LONG * times.sum() or not captured.any():
+        return None
+    return np.flatnonzero(captured), _only(seen, times[~long]), _only(seen, times[long])
+
+
+def _half_of_most(times: Ints) -> float:
+    """Return half of the length of the steps that take most of the time, ns: shorter ones may be interrupted steps."""
+    ascending = np.sort(times)
+    taken = np.cumsum(ascending)
+    return float(ascending[np.searchsorted(taken, taken[-1] / 2)]) / 2 if len(times) else 0.0
+
+
+def _only(seen: Uncaptured, times: Ints) -> Uncaptured:
+    """Return some of the steps of a session."""
+    low, median, high = np.percentile(times, (10, 50, 90)).tolist()
+    return replace(
+        seen, steps=len(times), step_ns=median, low_ns=low, high_ns=high, times_ns=tuple(times.tolist())
+    )
+
+
+@cached_on_trace
+def replayed_steps(trace: Trace) -> Kinds | str:
+    """Return the replayed steps of a trace: the usual one, and one of another kind if it was captured too."""
+    usual, found, main = replayed(trace), _long_steps(trace), main_thread(trace)
+    if isinstance(usual, str) or found is None or main is None:
+        return usual if isinstance(usual, str) else Kinds(usual)
+    which, others, seen = found
+    step = int(which[np.argsort(trace.steps.lengths[which])[len(which) // 2]])
+    low, high = int(trace.steps.starts[step]), int(trace.steps.ends[step])
+    # The steps in which the host runs ahead are the usual ones.
+    long = _calibrated(trace, main, low, high, 1, replace(seen, host_ns=None))
+    return (
+        Kinds(usual) if isinstance(long, str) else Kinds(usual, long, seen.steps, others.steps + seen.steps)
+    )
 
 
 def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
@@ -84,6 +154,9 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
             start, end = int(launches[first]), int(launches[first + MAX_LAUNCHES])
         return start, end, 0
     order = np.argsort(steps.starts, kind="stable")
+    if (long := _long_steps(trace)) is not None:  # the usual ones alone
+        order = max(np.split(order, np.flatnonzero(np.isin(order, long[0]))), key=len)
+        order = order[~np.isin(order, long[0])]
     starts, ends = steps.starts[order], steps.ends[order]
     launches = trace.starts[trace.links.launches]
     before, after = np.searchsorted(launches, starts), np.searchsorted(launches, np.maximum.accumulate(ends))
@@ -213,15 +286,15 @@ def trust(trace: Trace) -> Trust:
 
 def opening(trace: Trace, title: str) -> Answer:
     """Return the page of a trace, without findings and lines of analyses."""
-    step, trusted = replayed(trace), trust(trace)
-    found = None if isinstance(step, str) else step
+    steps, trusted = replayed_steps(trace), trust(trace)
+    found = None if isinstance(steps, str) else steps
     return Answer(
         title,
         next((device.name for device in trace.info.devices if device.name), ""),
         len(trace.steps),
         found.step_ns if found else step_period_ns(trace),
         found.captured_ns if found else None,
-        (found.graph.own_busy_ns or None) if found else None,
+        (found.busy_ns or None) if found else None,
         None,
         trusted.text,
         all(remark.code == "slowed" for remark in trusted.remarks),
@@ -230,9 +303,11 @@ def opening(trace: Trace, title: str) -> Answer:
     )
 
 
-def _which_step(step: Calibrated) -> str:
+def _which_step(steps: Kinds) -> str:
+    step = steps.usual
     if step.basis == "session" and step.uncaptured is not None:
-        return f"{'after' if step.uncaptured.after_capture else 'before'} the capture"
+        mean = "on average " if steps.long is not None else ""
+        return f"{mean}{'after' if step.uncaptured.after_capture else 'before'} the capture"
     return "without the profiler" if step.basis == "table" else ""
 
 
@@ -251,15 +326,14 @@ def host_faster(
     main = main_thread(trace)
     if main is None:
         return Edit()
-    low, high, _ = stretch(trace, main)
-    inside = trace.between(low, high)
     others = np.concatenate((fetches(trace), trace.host_events(CALLBACK)))
     tracks = np.unique(trace.track_codes[trace.links.launches]).tolist()
     parts = []
-    for track in sorted({*tracks, main}):
+    for track, (low, high) in product(sorted({*tracks, main}), _stretches(trace, main)):
         apart = [(trace.starts[others], trace.ends[others])]
         if not silences:
-            rows = inside[trace.track_codes[inside] == track]
+            rows = trace.between(low, high)
+            rows = rows[trace.track_codes[rows] == track]
             at = np.sort(np.concatenate(([low, high], trace.starts[rows], trace.ends[rows])))
             long = np.flatnonzero(np.diff(at) >= SILENT_NS)
             apart.append((at[long], at[long + 1]))
@@ -269,6 +343,14 @@ def host_faster(
         starts, ends = complement(*union(left, right), low, high)
         parts.append((np.full(len(starts), track, dtype=np.int64), starts, ends, np.full(len(starts), keep)))
     return Edit(host=HostTime(*(np.concatenate(columns) for columns in zip(*parts, strict=True))))
+
+
+def _stretches(trace: Trace, main: int) -> list[tuple[int, int]]:
+    """Return start and end of all that is replayed."""
+    found, steps = [stretch(trace, main)[:2]], replayed_steps(trace)
+    if isinstance(steps, Kinds) and steps.long is not None:
+        found.append((steps.long.graph.low, steps.long.graph.high))
+    return found
 
 
 def launched_faster(trace: Trace, keep: float) -> Edit:

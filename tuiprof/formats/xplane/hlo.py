@@ -28,6 +28,9 @@ _TYPES: Final = (
     *("bf16", "", "c128", "f8e5m2", "f8e4m3fn", "s4", "u4", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz"),
     *("s2", "u2", "f8e4m3", "f8e3m4", "s1", "u1", "f4e2m1fn", "f8e8m0fnu"),
 )
+#: What has more dimensions, or a longer one, is not a shape.
+_MAX_DIMS: Final = 24
+_LONGEST: Final = 1 << 40
 #: Frames of a stack that are read; those of a damaged table may lead back to each other.
 _DEEPEST: Final = 200
 #: Field with the number of a parameter, and of an element of a tuple.
@@ -207,6 +210,8 @@ def _shape(data: pb.Data, start: int, end: int) -> tuple[str, tuple[int, ...]]:
             dtype = a
         elif number == 3:
             lengths += _numbers(data, kind, a, b)
+    if len(lengths) > _MAX_DIMS or any(length > _LONGEST for length in lengths):
+        raise pb.Damaged(f"byte {start} is not the start of a shape")
     return _TYPES[dtype] if dtype < len(_TYPES) else "", tuple(lengths)
 
 

@@ -1,0 +1,122 @@
+"""Steps of another kind, such as those with a rollout: they are replayed too, and a saving is the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from analyses.made import Made
+
+from tuiprof import advice
+from tuiprof.advice import AdviceRule, Evidence, Finding, advise, losses_of, priorities
+from tuiprof.advice.question import answer, changes
+from tuiprof.analyses.shared.replay import opening, replayed_steps
+from tuiprof.model import Report, Trace
+from tuiprof.model.steps import Uncaptured
+from tuiprof.whatif import Edit, HostTime
+from tuiprof.whatif.replay import Kinds
+
+#: What the steps of a session take, µs: nine of ten as those of 20 operators, one as that of 100.
+SESSION = (*[600] * 9, 3_000)
+
+
+def captured(
+    operators: Sequence[int] = (20, 20, 100, 20, 20), session: Sequence[int] = SESSION, slow: int = -1
+) -> Trace:
+    """Steps of so many operators, which take 40 µs each while captured, and five times as long in the ``slow`` step."""
+    made, at, correlation = Made(), 0.0, 0
+    for number, count in enumerate(operators):
+        begin = at
+        for _ in range(count):
+            correlation += 1
+            made.op("aten::mm", at, at + 35)
+            made.launch("gemm", (at + 2, at + 6), (at + 9, at + 14), correlation)
+            at += 200 if number == slow else 40
+        made.step(number, begin, at)
+    trace = made.trace()
+    trace.info = replace(trace.info, format="kineto")
+    times = [1_000 * took for took in session]
+    low, median, high = np.percentile(times, (10, 50, 90)).tolist()
+    trace.uncaptured = Uncaptured(len(times), median, low, high, host_ns=500_000, times_ns=tuple(times))
+    return trace
+
+
+def kinds(trace: Trace) -> Kinds:
+    found = replayed_steps(trace)
+    assert isinstance(found, Kinds), found
+    return found
+
+
+def test_a_saving_is_the_mean_over_both_kinds_of_steps() -> None:
+    trace = captured()
+    steps = kinds(trace)
+    assert steps.share == 0.1
+    assert steps.step_ns == pytest.approx(0.9 * 600_000 + 0.1 * 3_000_000)
+    assert steps.usual.graph.step_count == 2, "the long one is no part of the usual ones"
+    assert steps.captured_ns == pytest.approx(0.9 * 800_000 + 0.1 * 4_000_000, rel=0.02)
+    assert steps.busy_ns == pytest.approx(0.9 * 100_000 + 0.1 * 500_000)
+    usual, long = steps.usual.uncaptured, steps.long.uncaptured if steps.long is not None else None
+    assert usual is not None
+    assert (usual.high_ns, usual.host_ns) == (600_000, 500_000)
+    assert long is not None
+    assert (long.low_ns, long.host_ns) == (3_000_000, None), "the host runs ahead in the usual ones"
+    told = answer(trace, changes(trace, host=0.5))
+    assert isinstance(told, Report)
+    [row] = told.table("changes").rows.to_dicts()
+    assert row["wins_ns"] == pytest.approx(steps.step_ns / 2, rel=0.03)
+    assert told.fact("step_ns") == priorities(trace).step_ns == opening(trace, "").step_ns == steps.step_ns
+    assert opening(trace, "").step_is == "on average before the capture"
+    assert any(
+        "mean over 10 steps before the capture: 1 took about 3.00 ms" in note for note in advise(trace).notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [
+        ({"operators": (100, 20, 20, 20)}, 0.0),
+        ({"operators": (20, 20)}, 0.0),
+        ({"operators": (20, 20, 20, 20), "slow": 2}, 0.0),
+        ({"operators": (20, 20, 20, 20)}, 0.0),
+        ({"session": [600] * 10}, 0.0),
+        ({"session": [*[600] * 40, 3_000]}, 0.0),
+        ({"session": [*[600] * 8, 1_900, 6_000]}, 0.1),
+    ],
+    ids=[
+        "the first captured",
+        "too few",
+        "long with as many operators",
+        "none captured",
+        "none in the session",
+        "hardly any of the time",
+        "an interrupted step",
+    ],
+)
+def test_which_steps_are_of_another_kind(options: dict[str, Any], share: float) -> None:
+    steps = kinds(captured(**options))
+    assert (steps.long is not None) == bool(share)
+    assert steps.share == share
+    if not share:
+        assert "on average" not in opening(captured(**options), "").step_is
+
+
+def test_what_only_long_steps_do_counts_as_often_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = captured()
+
+    def find(trace: Trace, _: Evidence) -> Iterator[Finding]:
+        start, end = (int(edges[2]) for edges in (trace.steps.starts, trace.steps.ends))
+        host = HostTime(*(np.array([part]) for part in (0, start, end)), np.array([0.5]))
+        yield Finding("", "", "", "high", "", Edit(host=host), rare_ns=(1e6, 1e6, 1e6))
+
+    monkeypatch.setattr(advice, "available", lambda: {"mine": AdviceRule("mine", find)})
+    [item] = priorities(trace).findings
+    assert item.win is not None
+    assert item.win.ns == pytest.approx(0.1 * 1_500_000, rel=0.03), (
+        "and no steps that a rule finds in the session"
+    )
+    assert item.win.low_ns == 0, "it is one step of ten"
+    assert item.win.high_ns > 0.2 * 1_500_000, "there may be two as well"
+    assert "rare steps" in str(losses_of(trace, advice.Window(), 0))
