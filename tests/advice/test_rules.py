@@ -16,6 +16,7 @@ from host_ahead import Steps
 
 from tuiprof.advice import advise
 from tuiprof.advice.finding import Evidence
+from tuiprof.advice.redundant import unused_graph
 from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
@@ -2454,6 +2455,62 @@ def test_what_is_not_differentiated_in_a_training_step_should_not_be_recorded() 
 )
 def test_nodes_that_are_visited_or_may_be(steps: Sequence[Sequence[tuple[str, int | None]]]) -> None:
     assert finding(recorded(*steps), "unused-graph") is None
+
+
+def differentiable(
+    node: str = "MulBackward0", *, kernels: int = 1, recorded: int = 12, visited: bool = False, steps: int = 4
+) -> Trace:
+    """Steps whose backward passes have operators, of which those of the first nodes have numbers of their own."""
+    made, correlation = Made(), 0
+    for number in range(steps):
+        at = number * 6_000
+        made.step(number, at, at + 6_000)
+        for index in range(12):
+            made.op("aten::mul", at + 5 + index * 15, at + 15 + index * 15, sequence=number * 12 + index)
+        nodes = [*range(number * 12 + 11, number * 12 - 1, -1)]
+        if visited:  # after a norm of the gradient
+            made.op("aten::norm", at + 195 + 12 * 200, at + 199 + 12 * 200, sequence=400 + number)
+            nodes += [400 + number, *range(500 + number * 12, 512 + number * 12)]
+        for index, sequence in enumerate(nodes):
+            begin, first = at + 200 + index * 200, index < recorded
+            made.op(f"{AUTOGRAD}: {node}", begin, begin + 190, sequence=sequence, track=BACKWARD)
+            for part in range(kernels):
+                start, correlation = begin + 5 + part * 20, correlation + 1
+                mine = 500 + number * 12 + index if first else None
+                made.op("aten::mul", start, start + 18, sequence=mine, track=BACKWARD)
+                made.call("cudaLaunchKernel", start + 2, start + 5, correlation=correlation, track=BACKWARD)
+                made.kernel(ELEMENTWISE, start + 8, start + 9, correlation)
+    return made.trace()
+
+
+def test_a_backward_pass_that_nothing_differentiates_should_not_be_recorded() -> None:
+    row = found(differentiable(), "unused-graph")
+    assert "12 operators" in row["what"]
+    assert "create_graph" in row["instead"]
+    part = Evidence(differentiable(), {}).host_part
+    assert row["wins_ns"] == pytest.approx(part * 12 * 190_000 * 0.17, rel=0.1)
+    assert row["wins_low_ns"] < row["wins_ns"] < row["wins_high_ns"]
+
+
+def test_what_is_written_out_to_be_differentiated_again_is_one_operator() -> None:
+    traces = [differentiable(node, kernels=8) for node in ("SiluBackward0", "MulBackward0")]
+    silu, other = (next(iter(unused_graph.RULE.find(trace, Evidence(trace, {})))) for trace in traces)
+    assert silu.edit is not None
+    assert other.edit is not None
+    assert silu.edit.keep.sum() == 4 * 12, "one kernel of each node"
+    assert other.edit.keep.sum() == 4 * 12 * 8
+    assert silu.edit.host.keep == pytest.approx(np.full(48, 0.83 * 2 / 9))
+    assert other.edit.host.keep == pytest.approx(np.full(48, 0.83))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"visited": True}, {"recorded": 0}, {"recorded": 10}, {"steps": 1}],
+    ids=["a penalty of the gradient", "usual", "checkpoints compute layers again", "it may come"],
+)
+def test_backward_passes_that_are_differentiated_or_may_be(options: dict[str, Any]) -> None:
+    trace = differentiable(**options)
+    assert not list(unused_graph.RULE.find(trace, Evidence(trace, {})))
 
 
 @pytest.mark.parametrize(
