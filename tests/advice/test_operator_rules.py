@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from analyses.made import BACKWARD
 from host_ahead import Steps
 
 from tuiprof.advice import advise
@@ -105,3 +107,115 @@ def test_a_sort_on_a_cpu_of_which_only_the_first_are_used(sort_us: float, advise
     assert (row is not None) == advised
     if row is not None:
         assert row["wins_ns"] == pytest.approx(0.95e3 * sort_us, rel=0.02)
+
+
+ATTENDS = "aten::scaled_dot_product_attention"
+CONVERTS = "void at::native::elementwise_kernel<128, 4, where_kernel_impl>"
+CUDNN = (
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop",
+    "void cudnn::fusion::convert_dq_to_16bits<true>",
+)
+EFFICIENT = ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80", "fmha_cutlassB_bf16_aligned_64x64_k64_sm80")
+
+
+def attending(
+    kernels: tuple[str, str] = CUDNN,
+    *,
+    converts: bool = True,
+    before: str = "",
+    shapes: Any = None,
+    **grids: int,
+) -> Trace:
+    """Steps in which queries attend to keys, 300 µs forward and 700 µs backward; a mask is converted in 50 µs."""
+    steps = Steps()
+    for _ in range(4):
+        if before:
+            steps.op(before, ((ELEMENTWISE, 1),))
+        begin = steps.now
+        works = ((CONVERTS, 50.0),) * converts + ((kernels[0], 300.0),)
+        kind = "efficient" if kernels[0].startswith("fmha") else "cudnn"
+        steps.op(ATTENDS, works, inside=f"aten::_scaled_dot_product_{kind}_attention", sequence=1)
+        if converts:
+            steps.made.op("aten::where", begin + 1.5, begin + 6)
+        node = "autograd::engine::evaluate_function: ScaledDotProductAttentionBackward0"
+        steps.op(node, ((kernels[1], 700.0),), sequence=1, track=BACKWARD)
+        steps.end()
+    trace = steps.trace()
+    names = dict(zip(trace.ints("ordinal").tolist(), map(trace.name, range(len(trace))), strict=True))
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            name = names[ordinal]
+            known = {CONVERTS: grids.get("mask", 0), kernels[0]: grids.get("forward", 0)}
+            grid = [known.get(name, grids.get("backward", 0)), 16, 16]
+            return json.dumps({"args": {"grid": grid, **({"Input Dims": shapes} if name == ATTENDS else {})}})
+
+    trace._raw = Texts()
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("trace", "saved_us"),
+    [
+        (attending(mask=2048, backward=32), 50 + 0.5 * 1000),
+        (attending(EFFICIENT, mask=2048, forward=16), 50 + 0.7 * 1000),
+        # The last blocks are not full: 1000 positions.
+        (attending(mask=1954, backward=32), 50 + 0.5 * 1000),
+        (attending(shapes=[[8, 16, 1024, 64]] * 3 + [[1024, 1024]]), 50 + 0.5 * 1000),
+        (attending(shapes=[[8, 16, 1024, 64]] * 3 + [[1, 1, 1024, 1024]]), 50 + 0.5 * 1000),
+        (attending(shapes=[[1, 16, 1024, 64]] * 3 + [[1024, 1024]], converts=False), 0.5 * 1000),
+    ],
+)
+def test_a_mask_that_all_samples_share_may_be_causal(trace: Trace, saved_us: float) -> None:
+    row = found(trace, "causal-mask")
+    assert row["instead"].startswith("if the mask is causal, pass is_causal=True")
+    assert row["sure"] == "low"
+    assert row["wins_ns"] == pytest.approx(1e3 * saved_us, rel=0.02)
+    assert row["wins_low_ns"] == 0 < row["wins_ns"] < row["wins_high_ns"]
+
+
+def test_a_step_that_makes_a_triangular_tensor_has_a_causal_mask() -> None:
+    assert found(attending(before="aten::tril", mask=2048, backward=32), "causal-mask")["sure"] == "medium"
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        attending(mask=8 * 2048, backward=32),  # of each sample
+        attending(mask=16, backward=32),  # of the keys of each sample
+        attending(shapes=[[8, 16, 1024, 64]] * 3 + [[8, 1, 1024, 1024]]),
+        attending(shapes=[[1, 16, 1024, 64]] * 3 + [[1, 1, 1024, 1024]]),
+        attending(shapes=[[8, 16, 1024, 64]] * 3 + [[1, 16, 1024, 1024]]),  # a bias of each head
+        attending(shapes=[[8, 16, 1024, 64], [8, 16, 77, 64], [8, 16, 77, 64], [1024, 77]]),  # other keys
+        attending(shapes=[[8, 16, 1024, 64]] * 3 + [[]], converts=False),  # none
+        attending(shapes=[["?"], None, 7, "mask"]),
+        attending(mask=8, backward=2),  # short: 64 positions of one sample, or 32 of four
+        attending(mask=2048),  # of an unknown length
+        attending(("fmha_cutlassF_f32_aligned_64x64_rf_sm80", "fmha_cutlassB_f32"), mask=2048, forward=16),
+        attending(converts=False, backward=32),
+    ],
+)
+def test_masks_that_are_not_shared_or_not_known(trace: Trace) -> None:
+    assert finding(trace, "causal-mask") is None
+
+
+def test_masks_of_some_layers_are_shared() -> None:
+    """An encoder masks the padding of each sample, and a decoder what comes later."""
+    shapes = [[8, 16, 1024, 64]] * 3
+    steps = Steps()
+    for _ in range(3):
+        for _ in range(2):
+            steps.op(ATTENDS, ((CUDNN[0], 300),), inside="aten::_scaled_dot_product_cudnn_attention")
+        steps.end()
+    trace = steps.trace()
+    attends = {row["ordinal"]: i for i, row in enumerate(r for r in steps.made.rows if r["name"] == ATTENDS)}
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            mask = [1024, 1024] if attends.get(ordinal, 0) % 2 else [8, 1, 1024, 1024]
+            return json.dumps({"args": {"Input Dims": [*shapes, mask]}})
+
+    trace._raw = Texts()
+    row = found(trace, "causal-mask")
+    assert "every step" in row["what"]
+    assert row["wins_ns"] == pytest.approx(0.5 * 300_000, rel=0.02)

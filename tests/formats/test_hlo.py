@@ -29,7 +29,7 @@ body {
   w = f32[8,8] get-tuple-element(state), index=2
   custom-call.1 = f32[4,8] custom-call(x, w), target="__cublas$gemm", op="jit(f)/while/body/dot_general", site=2
   loop_fusion.4 = f32[4,8] fusion(custom-call.1), alike="loop_fusion.2", site=3
-  custom-call.2 = f32[4,8] custom-call(loop_fusion.4, w), target="__cublas$gemm", site=3
+  custom-call.2 = f32[4,8] custom-call(loop_fusion.4, w), target="__cublas$gemm", op="jit(f)/while/body/tanh", site=3
   result = [] tuple(state, custom-call.2, w)
 }
 other {
@@ -136,6 +136,7 @@ def test_the_kernel_table_has_the_line_with_most_of_the_time(tmp_path: Path) -> 
     found = analyses.run("kernels", recorded(tmp_path, proto, kernels))
     assert isinstance(found, Report)
     assert found.table("kernels").rows["line"].to_list() == ["model.py:32 +1"]
+    assert found.table("kernels").rows["operation"].to_list() == ["jit(f)/while/body/tanh"]
 
 
 def test_what_xla_has_fused_has_the_kind_of_its_instructions() -> None:

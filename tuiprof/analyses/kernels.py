@@ -9,7 +9,7 @@ from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.frames import operator_label
-from tuiprof.analyses.shared.instructions import kinds_of, lines_of
+from tuiprof.analyses.shared.instructions import kinds_of, origins_of
 from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.analyses.shared.scope import Scope, device_word
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -101,7 +101,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
         _in_words("kernel", names),
         _in_words("short", _kernel_names.short_names(names)),
         _in_words("tensor_cores", tensor_cores),
-        _lines(trace, work, codes),
+        *_origins(trace, work, codes),
     )
     by_kind = _group(frame, ["kind"], scope, summed)
     top, first = by_kind.row(0, named=True), by_name.row(0, named=True)
@@ -138,6 +138,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
         Column("tensor_cores", "tensor cores", "text", hidden=untold),
         Column("short", "kernel", "text", "Its name without arguments and namespaces."),
         line,
+        _OPERATION,
         Column("kernel", "full name", "text", "As in the trace.", hidden=True),
         Column("event", "event", "count", hidden=True),
     )
@@ -212,15 +213,26 @@ def _notes(apart: float, what: str, why: str) -> tuple[str, ...]:
     return (f"{format_share(apart)} of the {what} lies outside the steps.", *left_out)
 
 
-def _in_words(column: str, words: dict[int, str]) -> pl.Expr:
-    """Return the word for each name code as a column."""
-    return pl.col("code").replace_strict(words, return_dtype=pl.String).alias(column)
+def _in_words(column: str, words: dict[int, str], default: str | None = None) -> pl.Expr:
+    """Return the word for each name code as a column; without a default, each has one."""
+    found = (
+        pl.col("code").replace_strict(words, return_dtype=pl.String)
+        if default is None
+        else pl.col("code").replace_strict(words, default=default, return_dtype=pl.String)
+    )
+    return found.alias(column)
 
 
-def _lines(trace: Trace, rows: Ints, codes: Ints) -> pl.Expr:
-    """Return the line of the source for each name code as a column."""
-    lines = lines_of(trace, rows, codes)
-    return pl.col("code").replace_strict(lines, default="", return_dtype=pl.String).alias("line")
+def _origins(trace: Trace, rows: Ints, codes: Ints) -> list[pl.Expr]:
+    """Return the source line and the operation for each name code as columns."""
+    origins = origins_of(trace, rows, codes)
+    return [
+        _in_words(column, {code: found[at] for code, found in origins.items()}, default="")
+        for at, column in enumerate(("line", "operation"))
+    ]
+
+
+_OPERATION = Column("operation", "operation", "text", "The operations that it is part of.", hidden=True)
 
 
 def _line_column(table: pl.DataFrame) -> Column:
@@ -299,7 +311,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     for code, label in labels.items():
         if trace.names[code] == f"{BACKWARD}{label}":  # the operator itself has the same name
             labels[code] = f"{label} (engine)"
-    table = table.with_columns(_in_words("operator", labels), _lines(trace, rows, codes))
+    table = table.with_columns(_in_words("operator", labels), *_origins(trace, rows, codes))
     threads = len(distinct(trace.track_codes[rows]))
     busy = total(*trace.union(rows))
     first = table.row(0, named=True)
@@ -321,6 +333,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
         Column("longest_ns", "longest", "ns"),
         Column("with_inner_ns", "total", "ns", "Including everything inside."),
         _line_column(table),
+        _OPERATION,
         Column("event", "event", "count", hidden=True),
     )
     return Report(

@@ -256,7 +256,8 @@ class Runtime:
     def _first_step(self) -> None:
         """Open the log and start its thread; on failure nothing is recorded."""
         self.sampler.restart(self.steps.thread)
-        with self._polling:  # a capture by the clock opens the log in another thread
+        # A capture by the clock opens the log in another thread. A handler of the script may raise an OSError.
+        with self._polling, signals_blocked():
             if not self.log.is_open and not self._open_log():
                 return
             self.capture.writer = self.log.writer
@@ -270,15 +271,12 @@ class Runtime:
     def _open_log(self) -> bool:
         rank, world = rank_and_world()
         self._world = world
+        launched = job()
+        where = machine() if launched else {}
+        name = f"rank{rank or 0}"
         try:
-            with signals_blocked():
-                launched = job()
-                where = machine() if launched else {}
-                name = f"rank{rank or 0}"
-                self.log.open(name, rank or 0, world, versions(), process_name(), launched, where)
+            self.log.open(name, rank or 0, world, versions(), process_name(), launched, where)
         except OSError as error:
-            if raised_by_signal_handler(error):  # such as TimeoutError: the next step is the first
-                raise
             self.log.close()
             sys.stderr.write(f"tuiprof: this process is not recorded: {error}\n")
             return False

@@ -147,35 +147,41 @@ def source_line(trace: Trace, row: int) -> str:
     return source_of(place.instruction) if place is not None else ""
 
 
-def lines_of(trace: Trace, rows: Ints, groups: Ints) -> dict[int, str]:
-    """Return the source line of the events of each group as ``file:line``, which some groups lack.
+def origins_of(trace: Trace, rows: Ints, groups: Ints) -> dict[int, tuple[str, str]]:
+    """Return the source line of the events of each group as ``file:line``, and their operation; some groups lack them.
 
-    Of several, it is the one with most of the time, and how many others there are: ``file:line +2``. ``groups`` are
-    codes, shape ``(len(rows),)``.
+    Of several lines, it is the one with most of the time, and how many others there are: ``file:line +2``. ``groups``
+    are codes, shape ``(len(rows),)``.
     """
     done = carried_out(trace)
     code = done.of(rows)
     known = np.flatnonzero(code >= 0)
-    spots = {one: spot(done.places[one].instruction.frames) for one in np.unique(code[known]).tolist()}
-    sources = {
-        one: (found[2] or found[0]).rpartition("/")[2] if found else "" for one, found in spots.items()
-    }
-    frame = pl.DataFrame(
-        {
-            "group": groups[known],
-            "line": pl.Series([sources[one] for one in code[known].tolist()], dtype=pl.String),
-            "ns": trace.lengths(rows[known]),
-        }
-    )
-    lines = (
-        frame.filter(pl.col("line") != "")
-        .group_by("group", "line", maintain_order=True)
+    if not len(known):
+        return {}
+    instructions = {one: done.places[one].instruction for one in np.unique(code[known]).tolist()}
+    spots = {one: spot(instruction.frames) for one, instruction in instructions.items()}
+    lines = {one: (found[2] or found[0]).rpartition("/")[2] if found else "" for one, found in spots.items()}
+    operations = {one: instruction.op_name for one, instruction in instructions.items()}
+    frame = pl.DataFrame({"group": groups[known], "code": code[known], "ns": trace.lengths(rows[known])})
+    found = (
+        frame.group_by("group", "code", maintain_order=True)
         .agg(pl.col("ns").sum())
         .sort("ns", descending=True, maintain_order=True)
+        .with_columns(
+            line=pl.col("code").replace_strict(lines, return_dtype=pl.String),
+            operation=pl.col("code").replace_strict(operations, return_dtype=pl.String),
+        )
+        .filter(pl.col("line") != "")
+        .group_by("group", "line", maintain_order=True)
+        .agg(pl.col("ns").sum(), pl.col("operation").first())
+        .sort("ns", descending=True, maintain_order=True)
         .group_by("group", maintain_order=True)
-        .agg(pl.col("line").first(), (pl.len() - 1).alias("others"))
+        .agg(pl.col("line", "operation").first(), (pl.len() - 1).alias("others"))
     )
-    return {group: f"{line} +{others}" if others else line for group, line, others in lines.iter_rows()}
+    return {
+        group: (f"{line} +{others}" if others else line, operation)
+        for group, line, operation, others in found.iter_rows()
+    }
 
 
 def kinds_of(trace: Trace, rows: Ints) -> dict[int, str]:
