@@ -561,6 +561,28 @@ def test_a_module_in_a_model_that_is_called_again_is_no_other_finding() -> None:
     assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("part", "layers", "where"),
+    [
+        ("GPT #3{}, at /w/train.py:{} step", 6, "step, /w/train.py:20"),
+        ("GPT #1{}, at /w/model.py:{} forward", 2, "GPT #1"),
+        ("Linear #1{}, at /w/model.py:{} forward", 6, "GPT #1"),
+    ],
+    ids=["itself", "a part of the same class", "another class"],
+)
+def test_a_model_that_is_called_again_is_at_the_line_of_its_mark_as_a_module(
+    part: str, layers: int, where: str
+) -> None:
+    steps = Steps()
+    for _ in range(4):
+        for again, line in (("", 12), (", same inputs", 20)):
+            begin = steps.now
+            steps.within(f"GPT #1{again}", *[("aten::linear", ((GEMM, 100),))] * 6)
+            steps.made.add("annotation", part.format(again, line), begin + 0.5, begin + 10 * layers + 1)
+        steps.end()
+    assert found(steps.trace(), "repeated-forward")["where"] == where
+
+
 def adversarial(learns: str, after: tuple[str, ...] = (), part: str = "") -> Trace:
     """Steps of a GAN that generates twice, with a backward pass and an update between that go through one of the two.
 
