@@ -219,3 +219,67 @@ def test_masks_of_some_layers_are_shared() -> None:
     row = found(trace, "causal-mask")
     assert "every step" in row["what"]
     assert row["wins_ns"] == pytest.approx(0.5 * 300_000, rel=0.02)
+
+
+FILL = "void at::native::vectorized_elementwise_kernel<4, FillFunctor<float>>"
+SORTED = "void indexing_backward_kernel<float, 4>"
+
+
+def deterministic(*calls: tuple[str, str, str]) -> Trace:
+    """Steps of 500 µs and calls of 100 µs each, given by their operator, one inside of it and its kernel."""
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::mm", ((GEMM, 500),))
+        for operator, inside, kernel in calls:
+            steps.op(operator, ((kernel, 100),), inside=inside)
+        steps.end()
+    return steps.trace()
+
+
+@pytest.mark.parametrize(
+    "operator", ["aten::empty", "aten::empty_strided", "aten::resize_", "aten::new_empty"]
+)
+def test_memory_that_is_filled_before_it_is_used(operator: str) -> None:
+    row = found(deterministic((operator, "aten::fill_", FILL)), "deterministic-algorithms")
+    assert row["what"].endswith("new memory is filled before it is used, every step")
+    assert "fill_uninitialized_memory = False" in row["instead"]
+    assert "bit for bit: that is lost" in row["instead"]
+    assert row["wins_ns"] == pytest.approx(100_000, rel=0.02)
+
+
+@pytest.mark.parametrize("operator", ["aten::index_add", "aten::scatter_add_"])
+def test_additions_by_index_that_sort(operator: str) -> None:
+    fill = ("aten::empty", "aten::fill_", FILL)
+    row = found(deterministic(fill, (operator, "aten::index_put_", SORTED)), "deterministic-algorithms")
+    assert "additions by index sort, every step" in row["what"]
+    # Atomic additions may take as long.
+    assert row["wins_ns"] == pytest.approx(100_000, rel=0.02)
+    assert row["wins_high_ns"] > 160_000
+
+
+def test_only_additions_are_deterministic() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for _ in range(20):
+            steps.made.op("aten::index_put_", steps.now + 2, steps.now + 90)
+            steps.op("aten::index_add_", ((SORTED, 2),) * 10)
+        steps.end()
+    row = found(steps.trace(), "deterministic-algorithms")
+    assert "fill" not in row["what"] + row["instead"]
+    assert row["share"] > 0.7  # of steps that the host limits
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [
+            ("aten::zeros", "aten::fill_", FILL),
+            ("aten::full_like", "aten::fill_", FILL),
+            ("aten::fill_", "", FILL),
+        ],
+        [("aten::index_put_", "aten::_index_put_impl_", SORTED), ("aten::index_add", "", SORTED)],
+        [("aten::index_add", "", SORTED), ("aten::scatter_add_", "aten::_local_scalar_dense", SORTED)],
+    ],
+)
+def test_fills_and_additions_of_the_default_mode(calls: list[tuple[str, str, str]]) -> None:
+    assert finding(deterministic(*calls), "deterministic-algorithms") is None
