@@ -253,6 +253,59 @@ def test_gradients_that_may_be_needed(trace: Trace) -> None:
     assert finding(trace, "unneeded-gradients") is None
 
 
+def of_two_losses(between: str = "", stores: bool = True, adds: bool = True) -> Trace:
+    """Steps with a backward pass for each of two heads on the same four layers."""
+    steps = Steps()
+    for _ in range(4):
+        for number in range(6):
+            steps.op("aten::linear", ((GEMM, 100),), sequence=number)
+        for head in (4, 5):
+            for number in (head, 3, 2, 1, 0):
+                steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 150),), sequence=number, track=BACKWARD)
+                added = head == 5 and number < 4
+                if not stores and head == 4:
+                    continue
+                inside = "aten::add_" if added and adds else "aten::detach"
+                work = ((ELEMENTWISE, 20),) * (added and adds)
+                steps.op(ACCUMULATE, work, inside=inside, track=BACKWARD)
+                if number == 2:
+                    steps.op("aten::add", ((ELEMENTWISE, 30),), track=BACKWARD)
+            if between and head == 4:
+                steps.within(between, ("aten::_foreach_mul_", ((ELEMENTWISE, 10),)))
+        steps.within("Optimizer.step#SGD.step", ("aten::_fused_sgd_", ((ELEMENTWISE, 100),)))
+        steps.end()
+    return steps.trace()
+
+
+def test_a_graph_that_two_losses_go_through() -> None:
+    row = found(of_two_losses(), "repeated-backward")
+    # Four nodes, the addition of their gradients to those of the first loss, and that of two gradients in between.
+    assert row["wins_ns"] == pytest.approx((4 * (150 + 20) + 30) * 1000, rel=0.03)
+    assert "backward() once" in row["instead"]
+    assert finding(of_two_losses(), "unneeded-gradients") is None, "the optimizer uses the added gradients"
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        of_two_losses(between="Optimizer.step#Adam.step"),
+        of_two_losses(between="Optimizer.zero_grad#SGD.zero_grad"),
+        of_two_losses(stores=False),
+        of_two_losses(adds=False),
+        cleared(fills=False, passes=2),
+    ],
+    ids=[
+        "an update between",
+        "gradients of their own",
+        "of autograd.grad",
+        "that replace others",
+        "two graphs",
+    ],
+)
+def test_a_graph_that_has_to_be_gone_through_again(trace: Trace) -> None:
+    assert finding(trace, "repeated-backward") is None
+
+
 def repeated(cast: bool, layers: int = 6) -> Trace:
     """Steps with a second forward pass that no backward pass follows from, with weights cast anew or not."""
     steps = Steps()
@@ -517,6 +570,28 @@ def test_a_module_in_a_model_that_is_called_again_is_no_other_finding() -> None:
             steps.made.add("annotation", name, begin + 0.5, begin + 11)
         steps.end()
     assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("part", "layers", "where"),
+    [
+        ("GPT #3{}, at /w/train.py:{} step", 6, "step, /w/train.py:20"),
+        ("GPT #1{}, at /w/model.py:{} forward", 2, "GPT #1"),
+        ("Linear #1{}, at /w/model.py:{} forward", 6, "GPT #1"),
+    ],
+    ids=["itself", "a part of the same class", "another class"],
+)
+def test_a_model_that_is_called_again_is_at_the_line_of_its_mark_as_a_module(
+    part: str, layers: int, where: str
+) -> None:
+    steps = Steps()
+    for _ in range(4):
+        for again, line in (("", 12), (", same inputs", 20)):
+            begin = steps.now
+            steps.within(f"GPT #1{again}", *[("aten::linear", ((GEMM, 100),))] * 6)
+            steps.made.add("annotation", part.format(again, line), begin + 0.5, begin + 10 * layers + 1)
+        steps.end()
+    assert found(steps.trace(), "repeated-forward")["where"] == where
 
 
 def adversarial(learns: str, after: tuple[str, ...] = (), part: str = "") -> Trace:
