@@ -82,6 +82,12 @@ def test_both_results_of_a_sort_may_be_sliced_and_viewed() -> None:
     [
         # All of the result is read.
         (((SEGMENTED, 600),), (("aten::index", ((INDEX, 4),)),)),
+        (((SEGMENTED, 600),), (("aten::unsqueeze", ()), ("aten::index", ((INDEX, 4),)))),
+        # What takes no time says nothing of how much is read.
+        (
+            ((SEGMENTED, 600),),
+            (("aten::slice", ()), ("aten::empty", ()), ("aten::sub", ((ELEMENTWISE, 20),))),
+        ),
         # Differences of neighbours: each slice is all but one.
         (
             ((SEGMENTED, 600),),
