@@ -534,6 +534,17 @@ def test_a_module_is_called_again_on_the_same_inputs(
         assert "twice" in row["what"] or "2 times" in row["what"]
 
 
+def test_what_a_module_itself_runs_does_not_lie_between_its_calls() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for again in ("", ", same inputs"):
+            name = f"Sequential #3, no gradients{again}, at /w/train.py:12 look"
+            steps.within(name, *[("aten::linear", ((GEMM, 10),))] * 30)
+        steps.end()
+    row = found(steps.trace(), "repeated-forward")
+    assert row["wins_ns"] == pytest.approx(30 * 10_000, rel=0.03)
+
+
 def test_modules_that_a_function_calls_again_are_one_finding() -> None:
     steps = Steps()
     for _ in range(4):
@@ -1087,8 +1098,13 @@ def test_loops_of_two_places_save_the_time_of_an_optimizer_for_the_weights_of_bo
     assert together == pytest.approx(sum(item.win.ns for item in found_ if item.win), rel=0.01)
 
 
-def grouped(groups: int, *of_group: str, parameters: int = 21) -> Trace:
-    """Steps with a number of parameters, whose optimizer calls some operators for each of its groups."""
+def grouped(
+    groups: int, *of_group: str, parameters: int = 21, once: tuple[str, ...] = (), outside: int = 0
+) -> Trace:
+    """Steps with a number of parameters, whose optimizer calls some operators for each of its groups.
+
+    It calls others ``once``, and the script calls some ``outside`` of it.
+    """
     steps = Steps()
     for _ in range(4):
         for number in range(parameters):
@@ -1097,9 +1113,14 @@ def grouped(groups: int, *of_group: str, parameters: int = 21) -> Trace:
             steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 1),), sequence=number, track=BACKWARD)
             steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
         # One in seven has more to do than to start.
+        if outside:
+            steps.within(
+                "averages of the weights", *[("aten::_foreach_lerp_", ((ELEMENTWISE, 1),))] * outside
+            )
         each = [[(f"aten::_{name}_", ((f"multi_tensor_apply {name}", 1),)) for name in of_group]] * groups
-        each[::7] = [[(name, ((kernel, 41),)) for name, ((kernel, _),) in one] for one in each[::7]]
-        steps.within("Optimizer.step#AdamW.step", *(call for one in each for call in one))
+        each[6::7] = [[(name, ((kernel, 41),)) for name, ((kernel, _),) in one] for one in each[6::7]]
+        first = [(name, ((ELEMENTWISE, 1),)) for name in once]
+        steps.within("Optimizer.step#AdamW.step", *first, *(call for one in each for call in one))
         steps.end()
     return steps.trace()
 
@@ -1123,6 +1144,13 @@ def test_groups_of_layers_or_few_ones_are_meant() -> None:
     assert finding(grouped(21, *FUSED_UPDATE, parameters=63), "optimizer-groups") is None
     assert finding(grouped(7, *FUSED_UPDATE, parameters=7), "optimizer-groups") is None
     assert finding(grouped(21, "fused_adamw", parameters=0), "optimizer-groups") is None
+    assert finding(grouped(1, *FUSED_UPDATE, outside=21), "optimizer-groups") is None
+    assert finding(grouped(1, *FUSED_UPDATE, once=("aten::add_",) * 21), "optimizer-groups") is None
+
+
+def test_what_an_optimizer_calls_once_for_all_groups_is_no_sign_of_one_group() -> None:
+    row = found(grouped(21, *FUSED_UPDATE, once=("aten::_foreach_norm",)), "optimizer-groups")
+    assert "21 groups" in row["what"]
 
 
 def test_of_updates_that_are_merged_the_bytes_remain() -> None:

@@ -161,7 +161,7 @@ def _with_gradients(calls: Calls, rows: Ints, names: list[str], chosen: Mask) ->
     """
     trace, inside = calls.trace, index_of_outer(calls.trace, rows, calls.rows)
     steps, starts = trace.steps.step_of[rows], trace.starts[rows]
-    again, learned = (set(inside[which].tolist()) for which in (chosen, calls.differentiated & ~chosen))
+    again, learned = (set(inside[which].tolist()) for which in (chosen, calls.differentiated))
     first: dict[tuple[int, str], int] = {}
     for index in sorted(learned - again - {-1}, key=lambda index: int(starts[index])):
         first.setdefault((int(steps[index]), names[index]), int(starts[index]))
