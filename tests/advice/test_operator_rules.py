@@ -93,12 +93,14 @@ def test_both_results_of_a_sort_may_be_sliced_and_viewed() -> None:
             ((SEGMENTED, 600),),
             (("aten::slice", ()), ("aten::slice", ()), ("aten::sub", ((ELEMENTWISE, 20),))),
         ),
+        # The mean without the extremes.
+        (((SEGMENTED, 600),), (("aten::slice", ()), ("aten::mean", ((ELEMENTWISE, 8),)))),
         # The permutation is inverted later.
         (((SEGMENTED, 600),), (*FIRST, ("aten::argsort", ((SEGMENTED, 600),)))),
         (((SEGMENTED, 600),), (*FIRST, ("aten::add", ((ELEMENTWISE, 4),)), ("aten::gather", ((INDEX, 40),)))),
         # Short rows are sorted as fast as topk selects from them, and small tensors too.
         (((SHORT_ROWS, 600),), FIRST),
-        (((SEGMENTED, 400),), FIRST),
+        (((SEGMENTED, 400),), (("aten::slice", ()), ("aten::index", ((INDEX, 2),)))),
     ],
 )
 def test_sorts_that_topk_does_not_replace(kernels: tuple[tuple[str, float], ...], then: Calls) -> None:
