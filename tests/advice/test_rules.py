@@ -381,6 +381,11 @@ def test_with_stacks_the_place_of_kernels_is_the_function_that_launches_them() -
         assert named["where"] == "model.py forward() from line 12"
     assert found(steps("", 300, 200), "mixed-precision")["where"].startswith("linear, sm80_xmma_gemm")
     assert found(steps("", 200, 300), "mixed-precision")["where"].startswith("AddmmBackward0, sm80_xmma_gemm")
+    made = Made().add("python_function", "model.py(12): forward", 0, 100).op("aten::linear", 5, 90)
+    made.launch(tf32, (10, 15), (20, 30), 1).kernel(tf32, 30, 40, 2).op("aten::add", 92, 95)
+    trace = made.trace()
+    places = Evidence(trace, {}).functions_of(trace.device_work)
+    assert places == ["model.py forward() from line 12", ""], "of the second, the launch is not known"
 
 
 TURN = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16>"

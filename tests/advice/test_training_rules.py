@@ -253,6 +253,59 @@ def test_gradients_that_may_be_needed(trace: Trace) -> None:
     assert finding(trace, "unneeded-gradients") is None
 
 
+def of_two_losses(between: str = "", stores: bool = True, adds: bool = True) -> Trace:
+    """Steps with a backward pass for each of two heads on the same four layers."""
+    steps = Steps()
+    for _ in range(4):
+        for number in range(6):
+            steps.op("aten::linear", ((GEMM, 100),), sequence=number)
+        for head in (4, 5):
+            for number in (head, 3, 2, 1, 0):
+                steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 150),), sequence=number, track=BACKWARD)
+                added = head == 5 and number < 4
+                if not stores and head == 4:
+                    continue
+                inside = "aten::add_" if added and adds else "aten::detach"
+                work = ((ELEMENTWISE, 20),) * (added and adds)
+                steps.op(ACCUMULATE, work, inside=inside, track=BACKWARD)
+                if number == 2:
+                    steps.op("aten::add", ((ELEMENTWISE, 30),), track=BACKWARD)
+            if between and head == 4:
+                steps.within(between, ("aten::_foreach_mul_", ((ELEMENTWISE, 10),)))
+        steps.within("Optimizer.step#SGD.step", ("aten::_fused_sgd_", ((ELEMENTWISE, 100),)))
+        steps.end()
+    return steps.trace()
+
+
+def test_a_graph_that_two_losses_go_through() -> None:
+    row = found(of_two_losses(), "repeated-backward")
+    # Four nodes, the addition of their gradients to those of the first loss, and that of two gradients in between.
+    assert row["wins_ns"] == pytest.approx((4 * (150 + 20) + 30) * 1000, rel=0.03)
+    assert "backward() once" in row["instead"]
+    assert finding(of_two_losses(), "unneeded-gradients") is None, "the optimizer uses the added gradients"
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        of_two_losses(between="Optimizer.step#Adam.step"),
+        of_two_losses(between="Optimizer.zero_grad#SGD.zero_grad"),
+        of_two_losses(stores=False),
+        of_two_losses(adds=False),
+        cleared(fills=False, passes=2),
+    ],
+    ids=[
+        "an update between",
+        "gradients of their own",
+        "of autograd.grad",
+        "that replace others",
+        "two graphs",
+    ],
+)
+def test_a_graph_that_has_to_be_gone_through_again(trace: Trace) -> None:
+    assert finding(trace, "repeated-backward") is None
+
+
 def repeated(cast: bool, layers: int = 6) -> Trace:
     """Steps with a second forward pass that no backward pass follows from, with weights cast anew or not."""
     steps = Steps()
@@ -481,6 +534,17 @@ def test_a_module_is_called_again_on_the_same_inputs(
         assert "twice" in row["what"] or "2 times" in row["what"]
 
 
+def test_what_a_module_itself_runs_does_not_lie_between_its_calls() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for again in ("", ", same inputs"):
+            name = f"Sequential #3, no gradients{again}, at /w/train.py:12 look"
+            steps.within(name, *[("aten::linear", ((GEMM, 10),))] * 30)
+        steps.end()
+    row = found(steps.trace(), "repeated-forward")
+    assert row["wins_ns"] == pytest.approx(30 * 10_000, rel=0.03)
+
+
 def test_modules_that_a_function_calls_again_are_one_finding() -> None:
     steps = Steps()
     for _ in range(4):
@@ -506,6 +570,49 @@ def test_a_module_in_a_model_that_is_called_again_is_no_other_finding() -> None:
             steps.made.add("annotation", name, begin + 0.5, begin + 11)
         steps.end()
     assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+
+
+def test_the_first_call_of_a_module_may_hold_calls_of_its_parts() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for index, again in enumerate(("", ", same inputs", ", same inputs")):
+            begin, layers = steps.now, [("aten::linear", ((GEMM, 100),))] * 6
+            steps.op("aten::view", ())
+            name = f"Sequential #1{again}, at /w/train.py:12 look"
+            steps.within(
+                name if again else "Linear #2, at /w/model.py:7 forward", *layers, first=1 + 10 * index
+            )
+            if not again:  # the parts of later calls have no marks
+                steps.made.add("annotation", name, begin, steps.now + 0.5)
+            steps.op("aten::mul", ((ELEMENTWISE, 5),), sequence=9 + 10 * index)
+        for number in (29, *range(26, 20, -1), 19, *range(16, 10, -1), 9, *range(6, 0, -1)):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 150),), sequence=number, track=BACKWARD)
+        steps.end()
+    row = found(steps.trace(), "repeated-forward")
+    # Two of three calls, forward and backward, less a sum of gradients for each.
+    assert row["wins_ns"] == pytest.approx(2 * 6 * (100 + 150) * 1000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("part", "layers", "where"),
+    [
+        ("GPT #3{}, at /w/train.py:{} step", 6, "step, /w/train.py:20"),
+        ("GPT #1{}, at /w/model.py:{} forward", 2, "GPT #1"),
+        ("Linear #1{}, at /w/model.py:{} forward", 6, "GPT #1"),
+    ],
+    ids=["itself", "a part of the same class", "another class"],
+)
+def test_a_model_that_is_called_again_is_at_the_line_of_its_mark_as_a_module(
+    part: str, layers: int, where: str
+) -> None:
+    steps = Steps()
+    for _ in range(4):
+        for again, line in (("", 12), (", same inputs", 20)):
+            begin = steps.now
+            steps.within(f"GPT #1{again}", *[("aten::linear", ((GEMM, 100),))] * 6)
+            steps.made.add("annotation", part.format(again, line), begin + 0.5, begin + 10 * layers + 1)
+        steps.end()
+    assert found(steps.trace(), "repeated-forward")["where"] == where
 
 
 def adversarial(learns: str, after: tuple[str, ...] = (), part: str = "") -> Trace:
@@ -1012,8 +1119,13 @@ def test_loops_of_two_places_save_the_time_of_an_optimizer_for_the_weights_of_bo
     assert together == pytest.approx(sum(item.win.ns for item in found_ if item.win), rel=0.01)
 
 
-def grouped(groups: int, *of_group: str, parameters: int = 21) -> Trace:
-    """Steps with a number of parameters, whose optimizer calls some operators for each of its groups."""
+def grouped(
+    groups: int, *of_group: str, parameters: int = 21, once: tuple[str, ...] = (), outside: int = 0
+) -> Trace:
+    """Steps with a number of parameters, whose optimizer calls some operators for each of its groups.
+
+    It calls others ``once``, and the script calls some ``outside`` of it.
+    """
     steps = Steps()
     for _ in range(4):
         for number in range(parameters):
@@ -1022,9 +1134,14 @@ def grouped(groups: int, *of_group: str, parameters: int = 21) -> Trace:
             steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 1),), sequence=number, track=BACKWARD)
             steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
         # One in seven has more to do than to start.
+        if outside:
+            steps.within(
+                "averages of the weights", *[("aten::_foreach_lerp_", ((ELEMENTWISE, 1),))] * outside
+            )
         each = [[(f"aten::_{name}_", ((f"multi_tensor_apply {name}", 1),)) for name in of_group]] * groups
-        each[::7] = [[(name, ((kernel, 41),)) for name, ((kernel, _),) in one] for one in each[::7]]
-        steps.within("Optimizer.step#AdamW.step", *(call for one in each for call in one))
+        each[6::7] = [[(name, ((kernel, 41),)) for name, ((kernel, _),) in one] for one in each[6::7]]
+        first = [(name, ((ELEMENTWISE, 1),)) for name in once]
+        steps.within("Optimizer.step#AdamW.step", *first, *(call for one in each for call in one))
         steps.end()
     return steps.trace()
 
@@ -1048,6 +1165,13 @@ def test_groups_of_layers_or_few_ones_are_meant() -> None:
     assert finding(grouped(21, *FUSED_UPDATE, parameters=63), "optimizer-groups") is None
     assert finding(grouped(7, *FUSED_UPDATE, parameters=7), "optimizer-groups") is None
     assert finding(grouped(21, "fused_adamw", parameters=0), "optimizer-groups") is None
+    assert finding(grouped(1, *FUSED_UPDATE, outside=21), "optimizer-groups") is None
+    assert finding(grouped(1, *FUSED_UPDATE, once=("aten::add_",) * 21), "optimizer-groups") is None
+
+
+def test_what_an_optimizer_calls_once_for_all_groups_is_no_sign_of_one_group() -> None:
+    row = found(grouped(21, *FUSED_UPDATE, once=("aten::_foreach_norm",)), "optimizer-groups")
+    assert "21 groups" in row["what"]
 
 
 def test_of_updates_that_are_merged_the_bytes_remain() -> None:

@@ -183,6 +183,28 @@ def test_what_each_undisturbed_step_took_is_known(tmp_path: Path) -> None:
     assert (len(found.times_ns), max(found.times_ns), found.step_ns) == (found.steps, 110_000_000, 30e6)
 
 
+@pytest.mark.parametrize("host_ahead", [False, True])
+def test_what_steps_after_the_capture_took_is_known_unless_the_host_runs_ahead(
+    tmp_path: Path, host_ahead: bool
+) -> None:
+    trace = steps(tmp_path, [900.0, *[30.0] * 40])
+    with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
+        log.writelines(_line({"t": "step", "n": 41 + n, "dur": n}) for n in range(10))
+        log.writelines(_line({"t": "dev", "n": n, "dur": 50_000_000}) for n in range(41) if host_ahead)
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.later_ns == (() if host_ahead else tuple(range(3, 10))), "the first ones may be disturbed"
+
+
+def test_steps_after_an_early_capture_count_once(tmp_path: Path) -> None:
+    trace = steps(tmp_path, [900.0, 30.0, 30.0, 30.0])
+    with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
+        log.writelines(_line({"t": "step", "n": 4 + n, "dur": 30_000_000}) for n in range(10))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert (found.after_capture, found.steps, found.later_ns) == (True, 7, ())
+
+
 def test_a_device_that_keeps_up_says_nothing_more(tmp_path: Path) -> None:
     trace = steps(tmp_path, [900.0, *[2.0] * 40])
     with (tmp_path / "log" / "rank0.jsonl").open("a") as log:

@@ -93,6 +93,11 @@ def test_optimizers_that_take_turns(
         assert trace.steps.starts[0] == length - 30_000, "a step ends with the last optimizer"
 
 
+def test_turns_in_a_long_trace_whose_passes_are_about_alike(tmp_path: Path) -> None:
+    passes = [part for n in range(120) for part in (CRITIC * 10 + ("Sum",) * (n % 2), GENERATOR * 10)]
+    assert len(optimized(tmp_path, passes).steps) == 119
+
+
 def test_backward_passes_that_vary(tmp_path: Path) -> None:
     of_a_gan = [CRITIC, GENERATOR] * 8
     of_a_gan[3] = ("Sum",) * 20

@@ -24,7 +24,10 @@ SESSION = (*[600] * 9, 3_000)
 
 
 def captured(
-    operators: Sequence[int] = (20, 20, 100, 20, 20), session: Sequence[int] = SESSION, slow: int = -1
+    operators: Sequence[int] = (20, 20, 100, 20, 20),
+    session: Sequence[int] = SESSION,
+    slow: int = -1,
+    later: Sequence[int] = (),
 ) -> Trace:
     """Steps of so many operators, which take 40 µs each while captured, and five times as long in the ``slow`` step."""
     made, at, correlation = Made(), 0.0, 0
@@ -40,7 +43,10 @@ def captured(
     trace.info = replace(trace.info, format="kineto")
     times = [1_000 * took for took in session]
     low, median, high = np.percentile(times, (10, 50, 90)).tolist()
-    trace.uncaptured = Uncaptured(len(times), median, low, high, host_ns=500_000, times_ns=tuple(times))
+    later_ns = tuple(1_000 * took for took in later)
+    trace.uncaptured = Uncaptured(
+        len(times), median, low, high, host_ns=500_000, times_ns=tuple(times), later_ns=later_ns
+    )
     return trace
 
 
@@ -68,10 +74,21 @@ def test_a_saving_is_the_mean_over_both_kinds_of_steps() -> None:
     [row] = told.table("changes").rows.to_dicts()
     assert row["wins_ns"] == pytest.approx(steps.step_ns / 2, rel=0.03)
     assert told.fact("step_ns") == priorities(trace).step_ns == opening(trace, "").step_ns == steps.step_ns
-    assert opening(trace, "").step_is == "on average before the capture"
+    assert opening(trace, "").step_is == "on average"
     assert any(
-        "mean over 10 steps before the capture: 1 took about 3.00 ms" in note for note in advise(trace).notes
+        "mean over 10 steps of the session: 1 took about 3.00 ms" in note for note in advise(trace).notes
     )
+
+
+@pytest.mark.parametrize("session", [SESSION, [600] * 10], ids=["also before", "never before"])
+def test_steps_after_the_capture_show_how_often_long_ones_come(session: Sequence[int]) -> None:
+    """They are slower than before it: it is those before it, if there are any, that say how long both kinds are."""
+    steps = kinds(captured(session=session, later=([660] * 9 + [3_300]) * 4))
+    before = len([took for took in session if took > 600])
+    assert steps.share == (before + 4) / 50
+    assert steps.usual.step_ns == 600_000
+    assert steps.long is not None
+    assert steps.long.step_ns == pytest.approx(3_000_000 if before else 3_300_000)
 
 
 @pytest.mark.parametrize(

@@ -348,15 +348,14 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
         return [f"Savings cannot be predicted: {step}."] if found.findings else []
     slower = step.captured_ns / step.step_ns - 1 if step.step_ns else 0.0
     notes = []
-    if step.basis == "session" and step.uncaptured is not None:
-        where = "after the capture" if step.uncaptured.after_capture else "before the capture"
     if steps.long is not None:
         notes.append(
-            f"Savings are the mean over {steps.count} steps {where}: {steps.long_count} took about "
+            f"Savings are the mean over {steps.count} steps of the session: {steps.long_count} took about "
             f"{format_ns(steps.long.step_ns)}, with more operators, the others {format_ns(step.step_ns)}. Both kinds "
             "were captured."
         )
     elif step.basis == "session" and step.uncaptured is not None:
+        where = "after the capture" if step.uncaptured.after_capture else "before the capture"
         notes.append(
             f"Savings are for a step of {format_ns(step.step_ns)}, the median of "
             f"{step.uncaptured.steps} steps {where}; while captured, a step takes "

@@ -206,10 +206,11 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     numbers = {step.n for step in chosen}
     host_ns = _ahead((steps.first, steps.resumed), chosen)
     times = [step.dur for step in chosen]
+    later = () if is_after else tuple(step.dur for step in steps.after)
     device = [step.dur for step in steps.device if step.n in numbers]
     if len(device) >= MIN_STEPS and np.median(times) < _HOST_AHEAD * np.median(device):
         # The launch queue was not full yet: they give the time of the host, and the device's log gives the step time.
-        times, host_ns = device, float(np.median(times))
+        times, host_ns, later = device, float(np.median(times)), ()
     low, median, high = (float(ns) for ns in np.percentile(times, (10, 50, 90)))
     session = log.parent.parent
     every = [step.at for step in (*before, *steps.after)]
@@ -228,6 +229,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         _lines(log, meta.cwd),
         _restarts(log),
         tuple(times),
+        later,
     )
 
 

@@ -347,6 +347,9 @@ class Uncaptured:
     lines: tuple[SampledLine, ...] = ()
     restarts: WorkerRestarts | None = None  # how loaders started their workers again; None = they did not
     times_ns: tuple[int, ...] = ()  # what each step took; empty = not known
+    #: What steps after the capture took, if these are before it: they may be slower, but show how often a kind of step
+    #: comes; empty = not known
+    later_ns: tuple[int, ...] = ()
 
     def outliers_ns(self, at_most_ns: float) -> float:
         """Return what steps that stand out take longer than the median, averaged over all; 0 if it is only one.

@@ -161,9 +161,12 @@ def _with_gradients(calls: Calls, rows: Ints, names: list[str], chosen: Mask) ->
     """
     trace, inside = calls.trace, index_of_outer(calls.trace, rows, calls.rows)
     steps, starts = trace.steps.step_of[rows], trace.starts[rows]
-    again, learned = (set(inside[which].tolist()) for which in (chosen, calls.differentiated & ~chosen))
+    again = set(inside[chosen].tolist())
+    # The layers of the first call of a module may be calls of their own.
+    learned = np.sort(trace.starts[calls.rows[calls.differentiated & ~chosen]])
+    holds = np.searchsorted(learned, trace.ends[rows]) > np.searchsorted(learned, starts)
     first: dict[tuple[int, str], int] = {}
-    for index in sorted(learned - again - {-1}, key=lambda index: int(starts[index])):
+    for index in sorted(set(np.flatnonzero(holds).tolist()) - again, key=lambda index: int(starts[index])):
         first.setdefault((int(steps[index]), names[index]), int(starts[index]))
     kept = [
         index
@@ -244,11 +247,22 @@ def _same_parts(calls: Calls, models: ModelCalls, layers: Ints) -> list[Ints]:
 
 
 def _location(evidence: Evidence, models: ModelCalls, chosen: Mask) -> str:
-    """Return the function that makes the first of the chosen calls, or else the model."""
-    event = int(evidence.calls.rows[np.argmax(chosen)])
-    model = int(models.of_call[np.argmax(chosen)])
-    name = models.names[model][1] + (models.names[model][2] or "") if model >= 0 else ""
-    return evidence.function_of(event) or name
+    """Return the function or the line that makes the first of the chosen calls, or else the model."""
+    calls = evidence.calls
+    event, model = int(calls.rows[np.argmax(chosen)]), int(models.of_call[np.argmax(chosen)])
+    if (function := evidence.function_of(event)) or model < 0:
+        return function
+    trace, name = evidence.trace, models.names[model]
+    # The model may be marked as a module, too, with another number, around all that it calls.
+    rows, names = part_calls(trace)
+    inside = calls.rows[models.of_call == model]
+    around = (trace.starts[rows] <= trace.starts[inside[0]]) & (trace.ends[rows] >= trace.ends[inside].max())
+    kind = name[1].partition(" ")[0]
+    sites = (
+        names[part][4] for part in np.flatnonzero(around).tolist() if names[part][1].startswith(f"{kind} ")
+    )
+    location = spot([next(sites, "")])
+    return f"{location[1]}, {location[0]}" if location else name[1] + (name[2] or "")
 
 
 def _between(calls: Calls, runs: list[Ints]) -> Mask:

@@ -170,12 +170,22 @@ class Calls:
         return Edit(waits, host, trace.device_work[works], keep[works])
 
     def backward_passes(self) -> Iterator[Ints]:
-        """Yield the nodes of each backward pass, as indices; a call that creates a node separates two passes."""
+        """Yield the nodes of each backward pass, as indices.
+
+        A call that creates a node separates two passes. So does a node that runs again, as a pass visits each once.
+        """
         either = np.flatnonzero(self.backward | self.differentiated)
         edges = np.flatnonzero(np.diff(self.backward[either])) + 1
         for run in np.split(either, edges):
             if len(run) and self.backward[run[0]]:
-                yield run
+                yield from np.split(run, _revisits(self.nodes[run]))
+
+    @cached_property
+    def nodes(self) -> Ints:
+        """Number of the node that each call evaluates, apart for each thread; -1 = unknown, or it stores a gradient."""
+        numbers = self.trace.ints("sequence", self.rows)
+        numbered = self.backward & (numbers >= 0) & ~self.trace.named(ACCUMULATE, self.rows)
+        return np.where(numbered, numbers + self.tracks.astype(np.int64) * (numbers.max(initial=0) + 1), -1)
 
     def within(self, pattern: str) -> Mask:
         """Return which calls begin inside a host event whose name matches; such events do not overlap."""
@@ -201,6 +211,25 @@ def calls(trace: Trace) -> Calls:
     call_of_work = np.full(len(launch), -1, dtype=call_of_host_call.dtype)
     call_of_work[launched] = call_of_host_call[np.searchsorted(trace.host_calls, launch[launched])]
     return Calls(trace, rows, backward, _forward(trace, rows, backward), call_of_host_call, call_of_work)
+
+
+def _revisits(nodes: Ints) -> list[int]:
+    """Return where passes begin that evaluate nodes again, as indices.
+
+    The engine takes the last created of the nodes that are ready, so a pass begins where numbers rise.
+    """
+    known = np.flatnonzero(nodes >= 0)
+    if len(np.unique(nodes[known])) == len(known):
+        return []
+    begins, evaluated, begin, last = list[int](), set[int](), 0, -1
+    for index, node in zip(known.tolist(), nodes[known].tolist(), strict=True):
+        begin = index if node >= last else begin
+        if node in evaluated:
+            begins.append(begin)
+            evaluated.clear()
+        evaluated.add(node)
+        last = node
+    return begins
 
 
 def _forward(trace: Trace, rows: Ints, backward: Mask) -> Ints:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
@@ -18,7 +18,7 @@ from tuiprof.analyses.shared.model_calls import MODEL_CALL, PROBE_RANGE
 from tuiprof.analyses.shared.scope import Scope, step_period_ns, step_times
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
-from tuiprof.model.intervals import Coverage, Ints, complement, union
+from tuiprof.model.intervals import Coverage, Ints, Mask, complement, union
 from tuiprof.model.report import Answer
 from tuiprof.model.steps import Uncaptured
 from tuiprof.model.trace import cached_on_trace
@@ -50,7 +50,7 @@ def replayed(trace: Trace) -> Calibrated | str:
     if not len(trace.device_work) and step_times(Scope.of(trace, Window())).host_ahead:
         return "XLA runs its work on the CPU beside the host, which is not replayed"
     long = _long_steps(trace)
-    seen = trace.uncaptured if long is None else long[1]
+    seen = trace.uncaptured if long is None else long.usual
     return _calibrated(trace, main, *stretch(trace, main), seen)
 
 
@@ -91,31 +91,57 @@ _LONG, _CALLS_MORE = 3.0, 2.0
 _MIN_LONG: Final = 0.2
 
 
+@dataclass(frozen=True, slots=True)
+class _LongSteps:
+    """Steps of another kind."""
+
+    captured: Ints  # as indices into the steps of the trace
+    usual: Uncaptured  # the other steps of the session
+    long: Uncaptured  # those of the session
+    count: int  # how many steps of the session are long …
+    of: int  # … of how many
+
+
 @cached_on_trace
-def _long_steps(trace: Trace) -> tuple[Ints, Uncaptured, Uncaptured] | None:
-    """Return the captured steps of another kind, and the usual and the long ones of the session; None = not enough.
+def _long_steps(trace: Trace) -> _LongSteps | None:
+    """Return the steps of another kind; None = there are none, none is captured, or they take little time.
 
     The first captured step does not count: the profiler begins in it.
     """
     seen, lengths = trace.uncaptured, trace.steps.lengths
     if seen is None or not seen.times_ns or trace.as_captured or len(lengths) < MIN_STEPS:
         return None
-    times = np.array(seen.times_ns)
-    long = times >= np.maximum(_LONG * seen.step_ns, _half_of_most(times[times >= _LONG * seen.step_ns]))
+    times, later = (np.array(found, dtype=np.int64) for found in (seen.times_ns, seen.later_ns))
+    long, long_later = _are_long(times), _are_long(later)
+    every = np.concatenate((times[long], later[long_later]))
     steps = trace.steps.step_of[trace.operators()]
     count = np.bincount(steps[steps >= 0], minlength=len(lengths))
     captured = (lengths >= _LONG * np.median(lengths)) & (count >= _CALLS_MORE * np.median(count))
     captured[np.argmin(trace.steps.starts)] = False
-    if times[long].sum() < _MIN_LONG * times.sum() or not captured.any():
+    if every.sum() < _MIN_LONG * (times.sum() + later.sum()) or not captured.any():
         return None
-    return np.flatnonzero(captured), _only(seen, times[~long]), _only(seen, times[long])
+    return _LongSteps(
+        np.flatnonzero(captured),
+        _only(seen, times[~long]),
+        _only(seen, times[long] if long.any() else every),
+        len(every),
+        len(times) + len(later),
+    )
 
 
-def _half_of_most(times: Ints) -> float:
-    """Return half of the length of the steps that take most of the time, ns: shorter ones may be interrupted steps."""
-    ascending = np.sort(times)
+def _are_long(times: Ints) -> Mask:
+    """Return which steps take several times as long as the median, and at least half as long as most of that time.
+
+    Shorter ones may be interrupted.
+    """
+    if not len(times):
+        return np.zeros(0, dtype=bool)
+    long: Mask = times >= _LONG * np.median(times)
+    ascending = np.sort(times[long])
     taken = np.cumsum(ascending)
-    return float(ascending[np.searchsorted(taken, taken[-1] / 2)]) / 2 if len(times) else 0.0
+    if len(taken):
+        long &= 2 * times >= ascending[np.searchsorted(taken, taken[-1] / 2)]
+    return long
 
 
 def _only(seen: Uncaptured, times: Ints) -> Uncaptured:
@@ -132,14 +158,11 @@ def replayed_steps(trace: Trace) -> Kinds | str:
     usual, found, main = replayed(trace), _long_steps(trace), main_thread(trace)
     if isinstance(usual, str) or found is None or main is None:
         return usual if isinstance(usual, str) else Kinds(usual)
-    which, others, seen = found
-    step = int(which[np.argsort(trace.steps.lengths[which])[len(which) // 2]])
+    step = int(found.captured[np.argsort(trace.steps.lengths[found.captured])[len(found.captured) // 2]])
     low, high = int(trace.steps.starts[step]), int(trace.steps.ends[step])
     # The steps in which the host runs ahead are the usual ones.
-    long = _calibrated(trace, main, low, high, 1, replace(seen, host_ns=None))
-    return (
-        Kinds(usual) if isinstance(long, str) else Kinds(usual, long, seen.steps, others.steps + seen.steps)
-    )
+    long = _calibrated(trace, main, low, high, 1, replace(found.long, host_ns=None))
+    return Kinds(usual) if isinstance(long, str) else Kinds(usual, long, found.count, found.of)
 
 
 def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
@@ -155,8 +178,8 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
         return start, end, 0
     order = np.argsort(steps.starts, kind="stable")
     if (long := _long_steps(trace)) is not None:  # the usual ones alone
-        order = max(np.split(order, np.flatnonzero(np.isin(order, long[0]))), key=len)
-        order = order[~np.isin(order, long[0])]
+        order = max(np.split(order, np.flatnonzero(np.isin(order, long.captured))), key=len)
+        order = order[~np.isin(order, long.captured)]
     starts, ends = steps.starts[order], steps.ends[order]
     launches = trace.starts[trace.links.launches]
     before, after = np.searchsorted(launches, starts), np.searchsorted(launches, np.maximum.accumulate(ends))
@@ -306,8 +329,9 @@ def opening(trace: Trace, title: str) -> Answer:
 def _which_step(steps: Kinds) -> str:
     step = steps.usual
     if step.basis == "session" and step.uncaptured is not None:
-        mean = "on average " if steps.long is not None else ""
-        return f"{mean}{'after' if step.uncaptured.after_capture else 'before'} the capture"
+        if steps.long is not None:
+            return "on average"
+        return f"{'after' if step.uncaptured.after_capture else 'before'} the capture"
     return "without the profiler" if step.basis == "table" else ""
 
 
