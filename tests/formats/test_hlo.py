@@ -149,6 +149,15 @@ def test_what_xla_has_fused_has_the_kind_of_its_instructions() -> None:
     assert kinds["loop_broadcast_fusion_2"] == "copy"
 
 
+def test_a_kernel_of_a_library_is_of_no_kind_that_its_call_would_tell(tmp_path: Path) -> None:
+    proto = made_hlo.encode("jit_f", BODY, LINES)
+    kernels = [("attended", "custom-call.1", 0), ("loop_fusion_4", "loop_fusion.4", 0)]
+    found = analyses.run("kernels", recorded(tmp_path, proto, kernels))
+    assert isinstance(found, Report)
+    kinds = dict(found.table("kernels").rows.select("short", "kind").iter_rows())
+    assert kinds["attended"] == "other"
+
+
 def test_a_trace_without_programs_has_no_column_of_lines() -> None:
     found = analyses.run("kernels", open_trace(real_traces.path("hta-alexnet-a100-cuda-sync.json.gz")))
     assert isinstance(found, Report)
