@@ -572,6 +572,27 @@ def test_a_module_in_a_model_that_is_called_again_is_no_other_finding() -> None:
     assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
 
 
+def test_the_first_call_of_a_module_may_hold_calls_of_its_parts() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for index, again in enumerate(("", ", same inputs", ", same inputs")):
+            begin, layers = steps.now, [("aten::linear", ((GEMM, 100),))] * 6
+            steps.op("aten::view", ())
+            name = f"Sequential #1{again}, at /w/train.py:12 look"
+            steps.within(
+                name if again else "Linear #2, at /w/model.py:7 forward", *layers, first=1 + 10 * index
+            )
+            if not again:  # the parts of later calls have no marks
+                steps.made.add("annotation", name, begin, steps.now + 0.5)
+            steps.op("aten::mul", ((ELEMENTWISE, 5),), sequence=9 + 10 * index)
+        for number in (29, *range(26, 20, -1), 19, *range(16, 10, -1), 9, *range(6, 0, -1)):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 150),), sequence=number, track=BACKWARD)
+        steps.end()
+    row = found(steps.trace(), "repeated-forward")
+    # Two of three calls, forward and backward, less a sum of gradients for each.
+    assert row["wins_ns"] == pytest.approx(2 * 6 * (100 + 150) * 1000, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("part", "layers", "where"),
     [
