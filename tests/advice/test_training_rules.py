@@ -1122,6 +1122,34 @@ def test_loops_of_two_places_save_the_time_of_an_optimizer_for_the_weights_of_bo
     assert together == pytest.approx(sum(item.win.ns for item in found_ if item.win), rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("product", "layer", "advised"),
+    [
+        ((ELEMENTWISE, 20), (GEMM, 100), True),
+        ((GEMM, 20), (ELEMENTWISE, 100), False),  # only what is the same has products: there are no layers
+    ],
+)
+def test_between_equal_operators_of_layers_lie_products_with_gradients(
+    product: tuple[str, float], layer: tuple[str, float], advised: bool
+) -> None:
+    """An update before the first layer is none of its operators."""
+    steps = Steps()
+    for _ in range(4):
+        steps.within("Optimizer.step#SGD.step", ("aten::_foreach_add_", ((ELEMENTWISE, 10),)))
+        for number in range(3):
+            for name, kernel in (
+                ("arange", (ELEMENTWISE, 20)),
+                ("matmul", product),
+                ("gt", (ELEMENTWISE, 20)),
+            ):
+                steps.op(f"aten::{name}", (kernel,))
+            steps.op("aten::linear", (layer,), sequence=number)
+        for number in (2, 1, 0):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
+        steps.end()
+    assert (finding(steps.trace(), "repeated-in-layers") is not None) == advised
+
+
 def grouped(
     groups: int, *of_group: str, parameters: int = 21, once: tuple[str, ...] = (), outside: int = 0
 ) -> Trace:
