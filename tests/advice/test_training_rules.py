@@ -1274,16 +1274,18 @@ def test_words_may_come_from_the_host_one_by_one() -> None:
     assert finding(writing(range(512, 522), copied=8 * 512), "key-value-cache") is not None, "or all of them"
 
 
-@pytest.mark.parametrize("advised", [True, False])
-def test_without_the_probe_the_shapes_of_operators_show_how_a_text_grows(advised: bool) -> None:
-    """With a cache, each word is picked alone."""
+@pytest.mark.parametrize(
+    ("shape", "advised"), [([64, None], True), ([64, 1], False), (64, False), ([[64, 1]], False)]
+)
+def test_without_the_probe_the_shapes_of_operators_show_how_a_text_grows(shape: Any, advised: bool) -> None:
+    """With a cache, each word is picked alone; a file may say anything."""
     trace = writing(LENGTHS, marks=False)
     picks = np.flatnonzero(trace.named("aten::embedding"))
     lengths = dict(zip(trace.ints("ordinal")[picks].tolist(), [*LENGTHS] * 4, strict=True))
 
     class Texts:
         def text(self, ordinal: int) -> str:
-            rows = [64, lengths[ordinal] if advised else 1] if ordinal in lengths else []
+            rows = [64, lengths[ordinal]] if advised and ordinal in lengths else shape
             return json.dumps({"args": {"Input Dims": [[50_257, 768], rows, [], [], []]}})
 
     trace._raw = Texts()

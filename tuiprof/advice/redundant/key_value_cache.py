@@ -98,11 +98,15 @@ def _by_shapes(calls: Calls) -> list[_Call]:
     tables: dict[Any, list[tuple[int, list[int]]]] = {}
     for pick, row in zip(picks.tolist(), calls.rows[picks].tolist(), strict=True):
         dims = given[row].dims[:2] if row in given else []
-        if len(dims) == 2 and all(isinstance(size, int) for shape in dims for size in shape):
+        if len(dims) == 2 and all(_is_shape(shape) for shape in dims):
             tables.setdefault((int(calls.tracks[pick]), *dims[0]), []).append((pick, dims[1]))
     products = np.flatnonzero(calls.trace.named(_PRODUCTS, calls.rows))
     found = [_of_table(calls, table, picked, products) for table, picked in tables.items()]
     return max(found, key=lambda each: sum(call.length > 0 for call in each), default=[])
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, list) and all(isinstance(size, int) for size in shape)
 
 
 def _of_table(calls: Calls, table: Any, picked: list[tuple[int, list[int]]], products: Ints) -> list[_Call]:
