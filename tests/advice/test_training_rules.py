@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from tuiprof.advice.finding import Evidence
 from tuiprof.advice.kernels import optimizer_groups
 from tuiprof.advice.question import answer as question
 from tuiprof.advice.question import changes
+from tuiprof.advice.redundant import key_value_cache
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Window
 from tuiprof.model.steps import Uncaptured, WorkerRestarts
@@ -1218,3 +1221,102 @@ def test_of_updates_that_are_merged_the_bytes_remain() -> None:
     long = trace.lengths(item.edit.work) > 40_000
     assert left[long] == pytest.approx(np.full(long.sum(), 40_000), rel=0.01)
     assert left[~long] == pytest.approx(np.full((~long).sum(), 1000 / 7), rel=0.01)
+
+
+WORD = (
+    ("aten::embedding", ((ELEMENTWISE, 3),)),
+    ("aten::linear", ((GEMM, 400),)),
+    ("aten::scaled_dot_product_attention", (("flash_fwd_kernel", 100),)),
+    ("aten::mul", ((ELEMENTWISE, 60),)),
+    ("aten::linear", ((GEMM, 200),)),
+)
+LENGTHS = range(512, 517)
+
+
+def writing(lengths: Sequence[int], *, marks: bool = True, copied: int = 0) -> Trace:
+    """Steps in which a model is called on 64 texts of some lengths; of each word, some bytes may be copied between."""
+    steps = Steps()
+    for _ in range(4):
+        for before, length in zip((0, *lengths), lengths, strict=False):
+            if marks and length == before + 1:
+                name = f"tuiprof.longer {length}x64"
+                steps.made.add("annotation", name, steps.now - 0.5, steps.now - 0.2)
+            steps.within("GPT #1, no gradients" if marks else "write", *WORD)
+            steps.op("aten::argmax", ((REDUCE, 10),)).op("aten::cat", ((ELEMENTWISE, 10),))
+            if copied:
+                steps.op("aten::to", (("Memcpy HtoD (Pinned -> Device)", 5),))
+                steps.made.rows[-1].update(category="memcpy", bytes=64 * copied)
+        steps.end()
+    return steps.trace()
+
+
+def test_of_a_text_that_grows_word_by_word_only_the_word_is_new() -> None:
+    row = found(writing(LENGTHS), "key-value-cache")
+    # Products read their weights, attention all keys and values, and no kernel is shorter than 2.5 µs.
+    left_us = 400 * 300 / (64 * 514) + 100 * 240 / 514 + 3 * 2.5
+    assert row["wins_ns"] == pytest.approx(4 * (763 - left_us) * 1000, rel=0.02)
+    assert row["wins_low_ns"] < row["wins_ns"] < row["wins_high_ns"]
+    assert "up to 516" in row["what"]
+    assert "4 times a step" in row["what"]
+    assert row["where"] == "GPT #1"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options"),
+    [
+        (range(512, 515), {}),  # twice
+        ((512, 513, 514, 516, 517, 519, 520), {}),
+        ((512,) * 9, {}),  # a window
+        (range(1, 10), {"marks": False}),  # with a cache, or not: nobody knows
+        (range(512, 518), {"copied": 8 * 512}),  # texts in order of length
+    ],
+)
+def test_what_grows_now_and_then_is_no_text_that_is_written(
+    lengths: Sequence[int], options: dict[str, Any]
+) -> None:
+    assert finding(writing(lengths, **options), "key-value-cache") is None
+
+
+def test_words_may_come_from_the_host_one_by_one() -> None:
+    assert finding(writing(range(512, 518), copied=8), "key-value-cache") is not None
+    assert finding(writing(range(512, 522), copied=8 * 512), "key-value-cache") is not None, "or all of them"
+
+
+@pytest.mark.parametrize("advised", [True, False])
+def test_without_the_probe_the_shapes_of_operators_show_how_a_text_grows(advised: bool) -> None:
+    """With a cache, each word is picked alone."""
+    trace = writing(LENGTHS, marks=False)
+    picks = np.flatnonzero(trace.named("aten::embedding"))
+    lengths = dict(zip(trace.ints("ordinal")[picks].tolist(), [*LENGTHS] * 4, strict=True))
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            rows = [64, lengths[ordinal] if advised else 1] if ordinal in lengths else []
+            return json.dumps({"args": {"Input Dims": [[50_257, 768], rows, [], [], []]}})
+
+    trace._raw = Texts()
+    row = finding(trace, "key-value-cache")
+    assert (row is not None) == advised
+    if row is not None:
+        marked = found(writing(LENGTHS), "key-value-cache")
+        assert row["wins_ns"] == pytest.approx(marked["wins_ns"], rel=0.01)
+
+
+def test_on_a_cpu_the_operators_of_a_word_are_shorter() -> None:
+    made, at = Made(), 0.0
+    for number in range(4):
+        begin = at
+        for length in range(99, 105):
+            if length > 99:
+                made.add("annotation", f"tuiprof.longer {length}x4", at, at + 0.1)
+            made.add("annotation", "GPT #1, no gradients", at + 1, at + 999)
+            made.op("aten::linear", at + 2, at + 802).op("aten::gelu", at + 802, at + 998)
+            at += 1_000
+        made.step(number, begin, at)
+    trace = made.trace()
+    (item,) = key_value_cache.RULE.find(trace, Evidence(trace, {}))
+    assert item.edit is not None
+    assert not len(item.edit.work)
+    left = item.edit.host.keep.reshape(-1, 2)
+    assert len(left) == 4 * 5, "all but the first call of each text"
+    assert left.mean(axis=0) == pytest.approx([10 / (4 * 102), 10 / 196], rel=0.02)
