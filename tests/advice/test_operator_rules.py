@@ -271,6 +271,21 @@ def test_additions_by_index_that_sort(operator: str) -> None:
     assert row["wins_high_ns"] > 160_000
 
 
+def test_an_addition_by_index_is_one_however_often_it_sorts() -> None:
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::mm", ((GEMM, 500),))
+        steps.op("aten::empty", ((FILL, 100),), inside="aten::fill_")
+        begin = steps.now
+        steps.op("aten::index_add", ((SORTED, 100), (SORTED, 100)), inside="aten::index_add_")
+        for put in (begin + 2, begin + 12):
+            steps.made.op("aten::index_put_", put, put + 5)
+        steps.end()
+    row = found(steps.trace(), "deterministic-algorithms")
+    assert "additions by index sort, every step" in row["what"]
+    assert row["wins_high_ns"] > 200_000
+
+
 def test_only_additions_are_deterministic() -> None:
     steps = Steps()
     for _ in range(4):

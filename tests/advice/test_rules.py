@@ -1236,6 +1236,34 @@ def wins_by_busy_cores(made: Made, busy_cores: float) -> float:
     return float(found(trace, "pageable-memory")["wins_ns"])
 
 
+@pytest.mark.parametrize(
+    ("made_in", "track", "filled", "made_there"),
+    [
+        (4, MAIN, False, True),
+        (2, MAIN, False, False),  # as often as something else
+        (4, BACKWARD, False, False),  # by another thread
+        (4, MAIN, True, False),  # on the device, so it is not what is copied
+    ],
+)
+def test_what_is_copied_is_constant_if_its_thread_has_just_made_it_on_the_cpu(
+    made_in: int, track: int, filled: bool, made_there: bool
+) -> None:
+    made = Made()
+    for number in range(4):
+        at, correlation = number * 400, number * 10 + 1
+        name = "zeros" if number < made_in else "neg"
+        made.step(number, at, at + 400).op(f"aten::{name}", at + 3, at + 7, track=track)
+        if filled:
+            made.launch(ELEMENTWISE, (at + 4, at + 5), (at + 6, at + 7), correlation + 4)
+        made.op("aten::copy_", at + 9, at + 120)
+        made.call("cudaMemcpyAsync", at + 10, at + 115, correlation=correlation)
+        name = "Memcpy HtoD (Pageable -> Device)"
+        made.kernel(name, at + 15, at + 110, correlation, category="memcpy", bytes=1 << 20)
+        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 390), correlation + 2)
+    row = found(made.trace(), "pageable-memory")
+    assert ("device=..." in row["instead"]) == made_there
+
+
 def test_threads_that_other_operators_need_too_still_spin() -> None:
     made = Made()
     for number in range(4):
@@ -1256,6 +1284,7 @@ def test_threads_that_other_operators_need_too_still_spin() -> None:
         ("to", "Pageable", 1 << 20, False, True),
         ("zeros", "Pageable", 1 << 20, False, True),
         ("to", "Pageable", 1 << 20, True, False),
+        ("zeros", "Pageable", 1 << 20, True, False),
         ("to", "Pageable", 64, False, False),
         ("to", "Pinned", 1 << 20, False, False),
     ],
@@ -1280,7 +1309,7 @@ def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded(
     assert f"133 µs a step: {operator}, div" in row["what"]
     assert ("; then the result is copied" in row["what"]) == copied
     assert ("pinned memory" in row["instead"]) == (copied and operator == "to")
-    assert ("which needs no copy" in row["instead"]) == (operator == "zeros")
+    assert ("which needs no copy" in row["instead"]) == (copied and operator == "zeros")
     assert (row["wins_ns"] > 0.9 * 133_000 + 50_000) == copied, "the copy too, at the speed of the link"
 
 
@@ -2586,12 +2615,24 @@ def test_edges_of_a_large_tensor_are_joined_to_be_formatted() -> None:
     alone, joined, apart = (
         calls_formatting(formatting(*before, *SHOWN)) for before in ((), edges, (*edges, "mul"))
     )
+    assert alone == len(SHOWN)
     assert (joined - alone, apart - alone) == (len(edges), 0)
     assert calls_formatting(formatting("select", *SHOWN)) == alone, "of which a part is shown"
 
 
 def calls_formatting(trace: Trace) -> int:
     return len(formatted(trace)[0])
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_a_trace_may_begin_with_a_tensor_that_is_formatted_and_end_in_another(on_device: bool) -> None:
+    made = Made()
+    for index, name in enumerate((*LOOKS[1:], "is_nonzero", "linear", "isfinite")):
+        made.op(f"aten::{name}", 40 * index, 40 * index + 20)
+        if on_device:
+            made.launch(UNARY, (40 * index + 2, 40 * index + 4), (40 * index + 8, 40 * index + 10), index + 1)
+    found_ = [calls_.tolist() for calls_ in formatted(made.trace())]
+    assert found_ == ([list(range(len(LOOKS)))] if on_device else [])
 
 
 @pytest.mark.parametrize("names", [SHOWN[len(LOOKS) :], ("isfinite", "abs", *SHOWN[len(LOOKS) :])])
