@@ -644,6 +644,18 @@ def test_fp32_products_at_the_rate_that_the_chip_has(device: str, word: str, kee
     assert row["wins_ns"] == pytest.approx(500_000 * (1 - keep), rel=0.01)
 
 
+def test_products_of_attention_in_tf32_still_read_and_write_the_scores() -> None:
+    product = "sm80_xmma_gemm_f32f32_f32f32_f32_nn"
+    trace = gpu_bound(
+        ("aten::matmul", product, 300), ("aten::softmax", SOFTMAX, 500), ("aten::matmul", product, 260)
+    )
+    trace.info = replace(trace.info, devices=(DeviceInfo(0, "NVIDIA H100 80GB HBM3"),))
+    row = found(trace, "fp32-matmul")
+    # A pass over the scores takes half of the softmax; in bfloat16 they are half as large.
+    assert row["wins_ns"] == pytest.approx((300 + 260 - 2 * 250) * 1000, rel=0.01)
+    assert row["wins_high_ns"] >= (300 + 260 - 2 * 125) * 1000
+
+
 @pytest.mark.parametrize(
     ("kernel", "switch", "what"),
     [

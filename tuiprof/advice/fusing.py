@@ -100,6 +100,20 @@ def find_regions(trace: Trace) -> Regions:
     return Regions(tuple(attention), tuple(norms), tuple(chains))
 
 
+def passes_over_scores_ns(trace: Trace) -> Floats:
+    """Return how long each of ``trace.device_work`` takes at least, as a product that reads or writes attention scores.
+
+    The softmax, which reads and writes them once, tells how long one pass takes, ns; 0 for other work.
+    """
+    calls = calls_of(trace)
+    softmax = calls.work_ns_of(calls.works_of("softmax or loss"))
+    passes = np.zeros(len(calls.rows))
+    for region in find_regions(trace).attention:
+        passes[region.calls] = softmax[region.calls].sum() / 2
+    passes = np.where(calls.forward >= 0, passes[calls.forward], passes)
+    return np.where(calls.works_of("gemm"), np.append(passes, 0)[calls.call_of_work], 0.0)
+
+
 def _is_loop(calls: Calls, chain: Ints) -> bool:
     """Whether most of a chain is a few calls repeated, which no compiler makes one kernel."""
     codes = calls.codes[chain]

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.fusing import passes_over_scores_ns
 from tuiprof.analyses.shared.kernel_names import is_fp32_gemm
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
@@ -60,9 +61,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     fast = [kind for kind in _FASTER_TYPES if rates.get(kind, 0) >= _FASTER * rates.get("float32", math.inf)]
     target = fast[0] if fast else "tfloat32"
     keep = _STRETCH * rates["float32"] / rates[target] if fast else _UNKNOWN_CHIP
+    halved = bool(fast) and target == "tfloat32"
+    passes = passes_over_scores_ns(trace)[slow] / np.maximum(trace.lengths(rows), 1)
     likely, least, most = (
-        Edit.of_work(rows, min(keep * part, 1.0))
-        for part in (1.0, _LEAST, _BFLOAT16 if fast and target == "tfloat32" else _MOST)
+        Edit.of_work(rows, np.minimum(np.maximum(keep * part, passes * of_passes), 1.0))
+        for part, of_passes in ((1.0, 1.0), (_LEAST, 1.0), (_BFLOAT16, 0.5) if halved else (_MOST, 1.0))
     )
     slow_ns, products_ns, convolutions_ns = (
         trace.lengths(work[which]).sum()
