@@ -18,6 +18,8 @@ from tuiprof.advice.kernels import optimizer_groups
 from tuiprof.advice.question import answer as question
 from tuiprof.advice.question import changes
 from tuiprof.advice.redundant import key_value_cache
+from tuiprof.analyses.shared.calls import calls
+from tuiprof.analyses.shared.model_calls import longer_calls, model_calls
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Window
 from tuiprof.model.steps import Uncaptured, WorkerRestarts
@@ -1233,20 +1235,35 @@ WORD = (
 LENGTHS = range(512, 517)
 
 
-def writing(lengths: Sequence[int], *, marks: bool = True, copied: int = 0) -> Trace:
-    """Steps in which a model is called on 64 texts of some lengths; of each word, some bytes may be copied between."""
+def writing(
+    lengths: Sequence[int],
+    *,
+    marks: bool = True,
+    copied: int = 0,
+    within: Sequence[tuple[str, tuple[tuple[str, float], ...]]] = WORD,
+    first: Sequence[tuple[str, tuple[tuple[str, float], ...]]] = (),
+) -> Trace:
+    """Steps in which a model is called on 64 texts of some lengths; of each word, some bytes may be copied between.
+
+    All other copies are of whole texts.
+    """
     steps = Steps()
     for _ in range(4):
+        for name, kernels in (("aten::linear", ((GEMM, 400),)), *first):
+            steps.op(name, kernels)
         for before, length in zip((0, *lengths), lengths, strict=False):
             if marks and length == before + 1:
                 name = f"tuiprof.longer {length}x64"
                 steps.made.add("annotation", name, steps.now - 0.5, steps.now - 0.2)
-            steps.within("GPT #1, no gradients" if marks else "write", *WORD)
+            steps.within("GPT #1, no gradients" if marks else "write", *within)
             steps.op("aten::argmax", ((REDUCE, 10),)).op("aten::cat", ((ELEMENTWISE, 10),))
             if copied:
                 steps.op("aten::to", (("Memcpy HtoD (Pinned -> Device)", 5),))
                 steps.made.rows[-1].update(category="memcpy", bytes=64 * copied)
         steps.end()
+    for row in steps.made.rows:
+        if row["name"].startswith("Memcpy") and row["bytes"] is None:
+            row.update(category="memcpy", bytes=64 * 8 * 512)
     return steps.trace()
 
 
@@ -1277,6 +1294,12 @@ def test_what_grows_now_and_then_is_no_text_that_is_written(
     assert finding(writing(lengths, **options), "key-value-cache") is None
 
 
+def test_texts_that_are_copied_before_the_first_word_or_in_the_model_do_not_come_one_by_one() -> None:
+    copy = ("aten::to", (("Memcpy HtoD (Pinned -> Device)", 5),))
+    assert finding(writing(LENGTHS, first=[copy]), "key-value-cache") is not None
+    assert finding(writing(LENGTHS, within=(*WORD, copy)), "key-value-cache") is not None
+
+
 def test_words_may_come_from_the_host_one_by_one() -> None:
     assert finding(writing(range(512, 518), copied=8), "key-value-cache") is not None
     assert finding(writing(range(512, 522), copied=8 * 512), "key-value-cache") is not None, "or all of them"
@@ -1302,6 +1325,34 @@ def test_without_the_probe_the_shapes_of_operators_show_how_a_text_grows(shape: 
     if row is not None:
         marked = found(writing(LENGTHS), "key-value-cache")
         assert row["wins_ns"] == pytest.approx(marked["wins_ns"], rel=0.01)
+
+
+def test_of_words_and_positions_each_have_a_table() -> None:
+    trace = writing(LENGTHS, marks=False, within=(WORD[0], WORD[0], *WORD[1:]))
+    picks = trace.ints("ordinal")[np.flatnonzero(trace.named("aten::embedding"))].tolist()
+    of_words = dict(zip(picks[::2], [*LENGTHS] * 4, strict=True))
+    of_positions = dict(zip(picks[1::2], [*LENGTHS] * 4, strict=True))
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            words = ordinal in of_words
+            dims = [50_257, 768], [64, of_words[ordinal]] if words else [1, of_positions.get(ordinal, 0)]
+            if not words:
+                dims[0][0] = 1024
+            return json.dumps({"args": {"Input Dims": [*dims, [], [], []]}})
+
+    trace._raw = Texts()
+    assert finding(trace, "key-value-cache") is not None
+
+
+def test_the_mark_of_a_longer_input_is_of_the_next_call_of_its_thread() -> None:
+    made = Made().add("annotation", "tuiprof.longer 5x2", 10, 11)
+    made.add("annotation", "GPT #2", 12, 20, track=BACKWARD).add("annotation", "GPT #1", 30, 40)
+    made.op("aten::mm", 13, 15, track=BACKWARD).op("aten::mm", 32, 35)
+    trace = made.trace()
+    models = model_calls(calls(trace))
+    ((at, length),) = longer_calls(trace, models).items()
+    assert (models.names[at][1], length) == ("GPT #1", (5, 2))
 
 
 def test_on_a_cpu_the_operators_of_a_word_are_shorter() -> None:
