@@ -54,7 +54,7 @@ body {{
   slice = f32[{rows},256] dynamic-slice(xs, count), site=2
   dot.1 = f32[{rows},256] dot({left}, w), sums=1x0, op="jit(f)/while/body/dot_general", site=2
   dot.2 = f32[{rows},256] dot(h, w), sums=1x0, op="jit(f)/while/body/dot_general", site=3
-  tanh = f32[{rows},256] tanh(dot.1, dot.2), site=3
+  tanh = f32[{rows},256] tanh(dot.1, {right}), site=3
   next = s32[] add(count, one)
   result = [] tuple(next, tanh, xs, w)
 }}
@@ -71,11 +71,13 @@ def scanned(
     *,
     rows: int = 64,
     left: str = "slice",
+    right: str = "dot.2",
+    kernel: str = "",
     device: str = "NVIDIA H100",
     memory: int = 80 << 30,
 ) -> Trace:
     """Return steps whose scan takes 10 µs for each product and 2 µs for everything else."""
-    text = SCAN.format(rows=rows, left=left)
+    text = SCAN.format(rows=rows, left=left, right=right)
     proto = made_hlo.encode("jit_f", text, LINES).replace(b"'", b'"')
     host = xspace.Plane("/host:CPU", values={"jax_version": "0.11.2"})
     gpu = xspace.Plane("/device:GPU:0", values={"gpu_device_name": device, "memory_size": memory})
@@ -89,7 +91,8 @@ def scanned(
                 begin = step * 400 + iteration * 6 + operation.startswith("dot") * 2
                 thread.event("cuLaunchKernel", (begin + 1) * US, US, correlation_id=correlation)
                 stats = {"hlo_op": operation, "program_id": 1, "kernel_details": "regs:1"}
-                stream.event(operation, (10 + at) * US, length * US, correlation_id=correlation, **stats)
+                name = kernel if kernel and operation == "dot.1" else operation
+                stream.event(name, (10 + at) * US, length * US, correlation_id=correlation, **stats)
                 at += length
     path = tmp_path / "x.xplane.pb"
     path.write_bytes(xspace.encode(host, gpu, made_hlo.plane(jit_f=proto)))
@@ -106,6 +109,23 @@ def test_the_product_and_the_slice_for_it_leave_the_loop(tmp_path: Path) -> None
 def test_a_product_that_is_large_already_gains_nothing(tmp_path: Path) -> None:
     # 3.9 GFLOP in 10 µs are four fifths of the chip's peak.
     assert "product-in-scan" not in findings(scanned(tmp_path, rows=30_000))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "peak"), [("", None), ("ampere_sgemm_128x64_nn", 66.9e12)], ids=["TF32", "float32"]
+)
+def test_one_product_takes_what_its_bytes_or_its_arithmetic_take(
+    tmp_path: Path, kernel: str, peak: float | None
+) -> None:
+    row = findings(scanned(tmp_path, rows=2048, kernel=kernel))["product-in-scan"]
+    # Inputs and results in float32, at 3.35 TB/s; on the tensor cores the arithmetic takes less.
+    seconds = 2 * 2048 * 256 * 256 / peak if peak else 2 * 2048 * 256 * 4 / 3.352e12
+    assert row["wins_ns"] == pytest.approx(64 * (10_000 - seconds / 0.6 * 1e9 + 2_000), rel=0.05)
+
+
+def test_a_slice_that_the_loop_needs_otherwise_stays(tmp_path: Path) -> None:
+    row = findings(scanned(tmp_path, right="slice"))["product-in-scan"]
+    assert row["wins_ns"] == pytest.approx(64 * 10_000, rel=0.05)
 
 
 def test_products_of_all_iterations_that_fill_the_memory_stay(tmp_path: Path) -> None:

@@ -93,32 +93,34 @@ def test_both_results_of_a_sort_may_be_sliced_and_viewed() -> None:
             ((SEGMENTED, 600),),
             (("aten::slice", ()), ("aten::slice", ()), ("aten::sub", ((ELEMENTWISE, 20),))),
         ),
+        # The mean without the extremes.
+        (((SEGMENTED, 600),), (("aten::slice", ()), ("aten::mean", ((ELEMENTWISE, 8),)))),
         # The permutation is inverted later.
         (((SEGMENTED, 600),), (*FIRST, ("aten::argsort", ((SEGMENTED, 600),)))),
         (((SEGMENTED, 600),), (*FIRST, ("aten::add", ((ELEMENTWISE, 4),)), ("aten::gather", ((INDEX, 40),)))),
         # Short rows are sorted as fast as topk selects from them, and small tensors too.
         (((SHORT_ROWS, 600),), FIRST),
-        (((SEGMENTED, 150),), FIRST),
+        (((SEGMENTED, 400),), (("aten::slice", ()), ("aten::index", ((INDEX, 2),)))),
     ],
 )
 def test_sorts_that_topk_does_not_replace(kernels: tuple[tuple[str, float], ...], then: Calls) -> None:
     assert not finds(sorted_by(*kernels, then=then), "full-sort")
 
 
-@pytest.mark.parametrize(("sort_us", "advised"), [(5000.0, True), (1000.0, False)])
-def test_a_sort_on_a_cpu_of_which_only_the_first_are_used(sort_us: float, advised: bool) -> None:
+@pytest.mark.parametrize(("sort_ms", "mean_us", "advised"), [(50, 10, True), (50, 80, False), (5, 3, False)])
+def test_a_sort_on_a_cpu_of_which_only_the_first_are_used(sort_ms: int, mean_us: int, advised: bool) -> None:
     steps = Steps()
     for number in range(4):
-        at = number * 20_000.0
-        steps.made.step(number, at, at + 20_000)
-        steps.made.op("aten::mm", at + 5, at + 9000)
-        steps.made.op("aten::sort", at + 9010, at + 9010 + sort_us)
-        steps.made.op("aten::slice", at + 9020 + sort_us, at + 9022 + sort_us)
-        steps.made.op("aten::mean", at + 9030 + sort_us, at + 9040 + sort_us)
+        at, end = number * 80_000.0, number * 80_000.0 + 20_000 + 1000 * sort_ms
+        steps.made.step(number, at, at + 80_000)
+        steps.made.op("aten::mm", at + 5, at + 19_900)
+        steps.made.op("aten::sort", at + 20_000, end)
+        steps.made.op("aten::slice", end + 10, end + 12)
+        steps.made.op("aten::mean", end + 20, end + 20 + mean_us)
     row = finding(steps.trace(), "full-sort")
     assert (row is not None) == advised
     if row is not None:
-        assert row["wins_ns"] == pytest.approx(0.95e3 * sort_us, rel=0.02)
+        assert row["wins_ns"] == pytest.approx(0.95e6 * sort_ms, rel=0.02)
 
 
 ATTENDS = "aten::scaled_dot_product_attention"
@@ -267,6 +269,21 @@ def test_additions_by_index_that_sort(operator: str) -> None:
     # Atomic additions may take as long.
     assert row["wins_ns"] == pytest.approx(100_000, rel=0.02)
     assert row["wins_high_ns"] > 160_000
+
+
+def test_an_addition_by_index_is_one_however_often_it_sorts() -> None:
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::mm", ((GEMM, 500),))
+        steps.op("aten::empty", ((FILL, 100),), inside="aten::fill_")
+        begin = steps.now
+        steps.op("aten::index_add", ((SORTED, 100), (SORTED, 100)), inside="aten::index_add_")
+        for put in (begin + 2, begin + 12):
+            steps.made.op("aten::index_put_", put, put + 5)
+        steps.end()
+    row = found(steps.trace(), "deterministic-algorithms")
+    assert "additions by index sort, every step" in row["what"]
+    assert row["wins_high_ns"] > 200_000
 
 
 def test_only_additions_are_deterministic() -> None:

@@ -16,9 +16,11 @@ from host_ahead import Steps
 
 from tuiprof.advice import advise
 from tuiprof.advice.finding import Evidence
+from tuiprof.advice.redundant import unused_graph
 from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
+from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
@@ -1234,6 +1236,34 @@ def wins_by_busy_cores(made: Made, busy_cores: float) -> float:
     return float(found(trace, "pageable-memory")["wins_ns"])
 
 
+@pytest.mark.parametrize(
+    ("made_in", "track", "filled", "made_there"),
+    [
+        (4, MAIN, False, True),
+        (2, MAIN, False, False),  # as often as something else
+        (4, BACKWARD, False, False),  # by another thread
+        (4, MAIN, True, False),  # on the device, so it is not what is copied
+    ],
+)
+def test_what_is_copied_is_constant_if_its_thread_has_just_made_it_on_the_cpu(
+    made_in: int, track: int, filled: bool, made_there: bool
+) -> None:
+    made = Made()
+    for number in range(4):
+        at, correlation = number * 400, number * 10 + 1
+        name = "zeros" if number < made_in else "neg"
+        made.step(number, at, at + 400).op(f"aten::{name}", at + 3, at + 7, track=track)
+        if filled:
+            made.launch(ELEMENTWISE, (at + 4, at + 5), (at + 6, at + 7), correlation + 4)
+        made.op("aten::copy_", at + 9, at + 120)
+        made.call("cudaMemcpyAsync", at + 10, at + 115, correlation=correlation)
+        name = "Memcpy HtoD (Pageable -> Device)"
+        made.kernel(name, at + 15, at + 110, correlation, category="memcpy", bytes=1 << 20)
+        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 390), correlation + 2)
+    row = found(made.trace(), "pageable-memory")
+    assert ("device=..." in row["instead"]) == made_there
+
+
 def test_threads_that_other_operators_need_too_still_spin() -> None:
     made = Made()
     for number in range(4):
@@ -1254,6 +1284,7 @@ def test_threads_that_other_operators_need_too_still_spin() -> None:
         ("to", "Pageable", 1 << 20, False, True),
         ("zeros", "Pageable", 1 << 20, False, True),
         ("to", "Pageable", 1 << 20, True, False),
+        ("zeros", "Pageable", 1 << 20, True, False),
         ("to", "Pageable", 64, False, False),
         ("to", "Pinned", 1 << 20, False, False),
     ],
@@ -1278,7 +1309,7 @@ def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded(
     assert f"133 µs a step: {operator}, div" in row["what"]
     assert ("; then the result is copied" in row["what"]) == copied
     assert ("pinned memory" in row["instead"]) == (copied and operator == "to")
-    assert ("which needs no copy" in row["instead"]) == (operator == "zeros")
+    assert ("which needs no copy" in row["instead"]) == (copied and operator == "zeros")
     assert (row["wins_ns"] > 0.9 * 133_000 + 50_000) == copied, "the copy too, at the speed of the link"
 
 
@@ -2460,6 +2491,62 @@ def test_nodes_that_are_visited_or_may_be(steps: Sequence[Sequence[tuple[str, in
     assert finding(recorded(*steps), "unused-graph") is None
 
 
+def differentiable(
+    node: str = "MulBackward0", *, kernels: int = 1, recorded: int = 12, visited: bool = False, steps: int = 4
+) -> Trace:
+    """Steps whose backward passes have operators, of which those of the first nodes have numbers of their own."""
+    made, correlation = Made(), 0
+    for number in range(steps):
+        at = number * 6_000
+        made.step(number, at, at + 6_000)
+        for index in range(12):
+            made.op("aten::mul", at + 5 + index * 15, at + 15 + index * 15, sequence=number * 12 + index)
+        nodes = [*range(number * 12 + 11, number * 12 - 1, -1)]
+        if visited:  # after a norm of the gradient
+            made.op("aten::norm", at + 195 + 12 * 200, at + 199 + 12 * 200, sequence=400 + number)
+            nodes += [400 + number, *range(500 + number * 12, 512 + number * 12)]
+        for index, sequence in enumerate(nodes):
+            begin, first = at + 200 + index * 200, index < recorded
+            made.op(f"{AUTOGRAD}: {node}", begin, begin + 190, sequence=sequence, track=BACKWARD)
+            for part in range(kernels):
+                start, correlation = begin + 5 + part * 20, correlation + 1
+                mine = 500 + number * 12 + index if first else None
+                made.op("aten::mul", start, start + 18, sequence=mine, track=BACKWARD)
+                made.call("cudaLaunchKernel", start + 2, start + 5, correlation=correlation, track=BACKWARD)
+                made.kernel(ELEMENTWISE, start + 8, start + 9, correlation)
+    return made.trace()
+
+
+def test_a_backward_pass_that_nothing_differentiates_should_not_be_recorded() -> None:
+    row = found(differentiable(), "unused-graph")
+    assert "12 operators" in row["what"]
+    assert "create_graph" in row["instead"]
+    part = Evidence(differentiable(), {}).host_part
+    assert row["wins_ns"] == pytest.approx(part * 12 * 190_000 * 0.17, rel=0.1)
+    assert row["wins_low_ns"] < row["wins_ns"] < row["wins_high_ns"]
+
+
+def test_what_is_written_out_to_be_differentiated_again_is_one_operator() -> None:
+    traces = [differentiable(node, kernels=8) for node in ("SiluBackward0", "MulBackward0")]
+    silu, other = (next(iter(unused_graph.RULE.find(trace, Evidence(trace, {})))) for trace in traces)
+    assert silu.edit is not None
+    assert other.edit is not None
+    assert silu.edit.keep.sum() == 4 * 12, "one kernel of each node"
+    assert other.edit.keep.sum() == 4 * 12 * 8
+    assert silu.edit.host.keep == pytest.approx(np.full(48, 0.83 * 2 / 9))
+    assert other.edit.host.keep == pytest.approx(np.full(48, 0.83))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"visited": True}, {"recorded": 0}, {"recorded": 10}, {"steps": 1}],
+    ids=["a penalty of the gradient", "usual", "checkpoints compute layers again", "it may come"],
+)
+def test_backward_passes_that_are_differentiated_or_may_be(options: dict[str, Any]) -> None:
+    trace = differentiable(**options)
+    assert not list(unused_graph.RULE.find(trace, Evidence(trace, {})))
+
+
 @pytest.mark.parametrize(
     ("light_us", "more", "framework", "worth_it"),
     [
@@ -2479,3 +2566,80 @@ def test_where_no_rule_finds_a_cost_compiling_is_left_to_try(
     said = advise(gpu_bound(*ops, *more, framework=framework)).verdict
     assert ("torch.compile(model)" in said.sentence) == worth_it
     assert said.level == ("warn" if worth_it else "good")
+
+
+LOOKS = ("reshape", "isfinite", "ne", "__and__", "masked_select", "abs", "to", "min", "to", "max", "to")
+SHOWN = (
+    *LOOKS,
+    *("unbind", "ceil", "ne", "is_nonzero", "div", "gt", "is_nonzero", "unbind"),
+    *("detach", "item") * 12,
+    *("resolve_conj", "resolve_neg", "to_list"),
+)
+
+
+def formatting(*names: str, every: int = 1) -> Trace:
+    """Steps that call operators between two layers, some of which wait; in every so many steps."""
+    made, sites, correlation = Made(), [], 0
+    for number in range(4):
+        at = number * 3_000
+        made.step(number, at, at + 3_000)
+        between = names if number % every == 0 else ()
+        for index, name in enumerate(("linear", *between, "linear")):
+            begin, correlation = at + 10 + index * 40, correlation + 2
+            long = name == "linear"
+            made.op("aten::to" if name == "to_list" else f"aten::{name}", begin, begin + 20)
+            if name not in ("reshape", "unbind", "detach", "resolve_conj", "resolve_neg"):
+                work = begin + 8, begin + (15 if long else 10)
+                made.launch(GEMM if long else UNARY, (begin + 2, begin + 4), work, correlation)
+            if name in ("masked_select", "is_nonzero", "item", "to_list"):
+                made.call("cudaStreamSynchronize", begin + 12, begin + 19, correlation=correlation + 1)
+                sites.append(site(begin + 20, "train.py:9 note"))
+    return made.trace(sync_sites=sites)
+
+
+def test_tensors_formatted_as_text_are_read_and_computed_with() -> None:
+    report = advise(trace := formatting(*SHOWN))
+    rows = report.table("findings").rows
+    row = found(trace, "item-each-step")
+    assert row["what"].startswith("tensors are formatted as text")
+    assert "train.py:9" in row["where"]
+    # All of it, from the first operator to the last.
+    part = Evidence(trace, {}).host_part
+    assert row["wins_ns"] == pytest.approx(part * len(SHOWN) * 40_000, rel=0.1)
+    others = {"waits-in-turn", "size-from-device", "array-read", "kernel-loop", "blocking-copy"}
+    assert not others & set(rows["rule"]), "this says what to change"
+
+
+def test_edges_of_a_large_tensor_are_joined_to_be_formatted() -> None:
+    edges = ("select",) * 6 + ("slice", "slice", "cat") * 6 + ("stack",)
+    alone, joined, apart = (
+        calls_formatting(formatting(*before, *SHOWN)) for before in ((), edges, (*edges, "mul"))
+    )
+    assert alone == len(SHOWN)
+    assert (joined - alone, apart - alone) == (len(edges), 0)
+    assert calls_formatting(formatting("select", *SHOWN)) == alone, "of which a part is shown"
+
+
+def calls_formatting(trace: Trace) -> int:
+    return len(formatted(trace)[0])
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_a_trace_may_begin_with_a_tensor_that_is_formatted_and_end_in_another(on_device: bool) -> None:
+    made = Made()
+    for index, name in enumerate((*LOOKS[1:], "is_nonzero", "linear", "isfinite")):
+        made.op(f"aten::{name}", 40 * index, 40 * index + 20)
+        if on_device:
+            made.launch(UNARY, (40 * index + 2, 40 * index + 4), (40 * index + 8, 40 * index + 10), index + 1)
+    found_ = [calls_.tolist() for calls_ in formatted(made.trace())]
+    assert found_ == ([list(range(len(LOOKS)))] if on_device else [])
+
+
+@pytest.mark.parametrize("names", [SHOWN[len(LOOKS) :], ("isfinite", "abs", *SHOWN[len(LOOKS) :])])
+def test_numbers_that_are_read_are_not_always_formatted(names: tuple[str, ...]) -> None:
+    assert "formatted" not in found(formatting(*names), "item-each-step")["what"]
+
+
+def test_tensors_formatted_now_and_then_are_left_alone() -> None:
+    assert finding(formatting(*LOOKS, "is_nonzero", every=4), "item-each-step") is None
+    assert finding(formatting(*LOOKS, "is_nonzero"), "item-each-step") is not None

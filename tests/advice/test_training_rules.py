@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from tuiprof.advice.finding import Evidence
 from tuiprof.advice.kernels import optimizer_groups
 from tuiprof.advice.question import answer as question
 from tuiprof.advice.question import changes
+from tuiprof.advice.redundant import key_value_cache
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Window
 from tuiprof.model.steps import BatchPadding, Uncaptured, WorkerRestarts
@@ -253,15 +256,19 @@ def test_gradients_that_may_be_needed(trace: Trace) -> None:
     assert finding(trace, "unneeded-gradients") is None
 
 
-def of_two_losses(between: str = "", stores: bool = True, adds: bool = True) -> Trace:
+def of_two_losses(
+    between: str = "", stores: bool = True, adds: bool = True, known: bool = True, other_us: float = 1
+) -> Trace:
     """Steps with a backward pass for each of two heads on the same four layers."""
     steps = Steps()
     for _ in range(4):
+        steps.op("aten::conv2d", ((GEMM, other_us),))
         for number in range(6):
             steps.op("aten::linear", ((GEMM, 100),), sequence=number)
         for head in (4, 5):
             for number in (head, 3, 2, 1, 0):
-                steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 150),), sequence=number, track=BACKWARD)
+                sequence = number if known or number > 2 else None
+                steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 150),), sequence=sequence, track=BACKWARD)
                 added = head == 5 and number < 4
                 if not stores and head == 4:
                     continue
@@ -282,6 +289,8 @@ def test_a_graph_that_two_losses_go_through() -> None:
     # Four nodes, the addition of their gradients to those of the first loss, and that of two gradients in between.
     assert row["wins_ns"] == pytest.approx((4 * (150 + 20) + 30) * 1000, rel=0.03)
     assert "backward() once" in row["instead"]
+    partly = found(of_two_losses(known=False), "repeated-backward")
+    assert partly["wins_ns"] == pytest.approx((150 + 20) * 1000, rel=0.03), "the others have no numbers"
     assert finding(of_two_losses(), "unneeded-gradients") is None, "the optimizer uses the added gradients"
 
 
@@ -292,6 +301,7 @@ def test_a_graph_that_two_losses_go_through() -> None:
         of_two_losses(between="Optimizer.zero_grad#SGD.zero_grad"),
         of_two_losses(stores=False),
         of_two_losses(adds=False),
+        of_two_losses(other_us=40_000),
         cleared(fills=False, passes=2),
     ],
     ids=[
@@ -299,6 +309,7 @@ def test_a_graph_that_two_losses_go_through() -> None:
         "gradients of their own",
         "of autograd.grad",
         "that replace others",
+        "a small part",
         "two graphs",
     ],
 )
@@ -570,6 +581,27 @@ def test_a_module_in_a_model_that_is_called_again_is_no_other_finding() -> None:
             steps.made.add("annotation", name, begin + 0.5, begin + 11)
         steps.end()
     assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+
+
+def test_the_first_call_of_a_module_may_hold_calls_of_its_parts() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for index, again in enumerate(("", ", same inputs", ", same inputs")):
+            begin, layers = steps.now, [("aten::linear", ((GEMM, 100),))] * 6
+            steps.op("aten::view", ())
+            name = f"Sequential #1{again}, at /w/train.py:12 look"
+            steps.within(
+                name if again else "Linear #2, at /w/model.py:7 forward", *layers, first=1 + 10 * index
+            )
+            if not again:  # the parts of later calls have no marks
+                steps.made.add("annotation", name, begin, steps.now + 0.5)
+            steps.op("aten::mul", ((ELEMENTWISE, 5),), sequence=9 + 10 * index)
+        for number in (29, *range(26, 20, -1), 19, *range(16, 10, -1), 9, *range(6, 0, -1)):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 150),), sequence=number, track=BACKWARD)
+        steps.end()
+    row = found(steps.trace(), "repeated-forward")
+    # Two of three calls, forward and backward, less a sum of gradients for each.
+    assert row["wins_ns"] == pytest.approx(2 * 6 * (100 + 150) * 1000, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -1098,6 +1130,34 @@ def test_loops_of_two_places_save_the_time_of_an_optimizer_for_the_weights_of_bo
     assert together == pytest.approx(sum(item.win.ns for item in found_ if item.win), rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("product", "layer", "advised"),
+    [
+        ((ELEMENTWISE, 20), (GEMM, 100), True),
+        ((GEMM, 20), (ELEMENTWISE, 100), False),  # only what is the same has products: there are no layers
+    ],
+)
+def test_between_equal_operators_of_layers_lie_products_with_gradients(
+    product: tuple[str, float], layer: tuple[str, float], advised: bool
+) -> None:
+    """An update before the first layer is none of its operators."""
+    steps = Steps()
+    for _ in range(4):
+        steps.within("Optimizer.step#SGD.step", ("aten::_foreach_add_", ((ELEMENTWISE, 10),)))
+        for number in range(3):
+            for name, kernel in (
+                ("arange", (ELEMENTWISE, 20)),
+                ("matmul", product),
+                ("gt", (ELEMENTWISE, 20)),
+            ):
+                steps.op(f"aten::{name}", (kernel,))
+            steps.op("aten::linear", (layer,), sequence=number)
+        for number in (2, 1, 0):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
+        steps.end()
+    assert (finding(steps.trace(), "repeated-in-layers") is not None) == advised
+
+
 def grouped(
     groups: int, *of_group: str, parameters: int = 21, once: tuple[str, ...] = (), outside: int = 0
 ) -> Trace:
@@ -1161,6 +1221,107 @@ def test_of_updates_that_are_merged_the_bytes_remain() -> None:
     long = trace.lengths(item.edit.work) > 40_000
     assert left[long] == pytest.approx(np.full(long.sum(), 40_000), rel=0.01)
     assert left[~long] == pytest.approx(np.full((~long).sum(), 1000 / 7), rel=0.01)
+
+
+WORD = (
+    ("aten::embedding", ((ELEMENTWISE, 3),)),
+    ("aten::linear", ((GEMM, 400),)),
+    ("aten::scaled_dot_product_attention", (("flash_fwd_kernel", 100),)),
+    ("aten::mul", ((ELEMENTWISE, 60),)),
+    ("aten::linear", ((GEMM, 200),)),
+)
+LENGTHS = range(512, 517)
+
+
+def writing(lengths: Sequence[int], *, marks: bool = True, copied: int = 0) -> Trace:
+    """Steps in which a model is called on 64 texts of some lengths; of each word, some bytes may be copied between."""
+    steps = Steps()
+    for _ in range(4):
+        for before, length in zip((0, *lengths), lengths, strict=False):
+            if marks and length == before + 1:
+                name = f"tuiprof.longer {length}x64"
+                steps.made.add("annotation", name, steps.now - 0.5, steps.now - 0.2)
+            steps.within("GPT #1, no gradients" if marks else "write", *WORD)
+            steps.op("aten::argmax", ((REDUCE, 10),)).op("aten::cat", ((ELEMENTWISE, 10),))
+            if copied:
+                steps.op("aten::to", (("Memcpy HtoD (Pinned -> Device)", 5),))
+                steps.made.rows[-1].update(category="memcpy", bytes=64 * copied)
+        steps.end()
+    return steps.trace()
+
+
+def test_of_a_text_that_grows_word_by_word_only_the_word_is_new() -> None:
+    row = found(writing(LENGTHS), "key-value-cache")
+    # Products read their weights, attention all keys and values, and no kernel is shorter than 2.5 µs.
+    left_us = 400 * 300 / (64 * 514) + 100 * 240 / 514 + 3 * 2.5
+    assert row["wins_ns"] == pytest.approx(4 * (763 - left_us) * 1000, rel=0.02)
+    assert row["wins_low_ns"] < row["wins_ns"] < row["wins_high_ns"]
+    assert "up to 516" in row["what"]
+    assert "4 times a step" in row["what"]
+    assert row["where"] == "GPT #1"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options"),
+    [
+        (range(512, 515), {}),  # twice
+        ((512, 513, 514, 516, 517, 519, 520), {}),
+        ((512,) * 9, {}),  # a window
+        (range(1, 10), {"marks": False}),  # with a cache, or not: nobody knows
+        (range(512, 518), {"copied": 8 * 512}),  # texts in order of length
+    ],
+)
+def test_what_grows_now_and_then_is_no_text_that_is_written(
+    lengths: Sequence[int], options: dict[str, Any]
+) -> None:
+    assert finding(writing(lengths, **options), "key-value-cache") is None
+
+
+def test_words_may_come_from_the_host_one_by_one() -> None:
+    assert finding(writing(range(512, 518), copied=8), "key-value-cache") is not None
+    assert finding(writing(range(512, 522), copied=8 * 512), "key-value-cache") is not None, "or all of them"
+
+
+@pytest.mark.parametrize(
+    ("shape", "advised"), [([64, None], True), ([64, 1], False), (64, False), ([[64, 1]], False)]
+)
+def test_without_the_probe_the_shapes_of_operators_show_how_a_text_grows(shape: Any, advised: bool) -> None:
+    """With a cache, each word is picked alone; a file may say anything."""
+    trace = writing(LENGTHS, marks=False)
+    picks = np.flatnonzero(trace.named("aten::embedding"))
+    lengths = dict(zip(trace.ints("ordinal")[picks].tolist(), [*LENGTHS] * 4, strict=True))
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            rows = [64, lengths[ordinal]] if advised and ordinal in lengths else shape
+            return json.dumps({"args": {"Input Dims": [[50_257, 768], rows, [], [], []]}})
+
+    trace._raw = Texts()
+    row = finding(trace, "key-value-cache")
+    assert (row is not None) == advised
+    if row is not None:
+        marked = found(writing(LENGTHS), "key-value-cache")
+        assert row["wins_ns"] == pytest.approx(marked["wins_ns"], rel=0.01)
+
+
+def test_on_a_cpu_the_operators_of_a_word_are_shorter() -> None:
+    made, at = Made(), 0.0
+    for number in range(4):
+        begin = at
+        for length in range(99, 105):
+            if length > 99:
+                made.add("annotation", f"tuiprof.longer {length}x4", at, at + 0.1)
+            made.add("annotation", "GPT #1, no gradients", at + 1, at + 999)
+            made.op("aten::linear", at + 2, at + 802).op("aten::gelu", at + 802, at + 998)
+            at += 1_000
+        made.step(number, begin, at)
+    trace = made.trace()
+    (item,) = key_value_cache.RULE.find(trace, Evidence(trace, {}))
+    assert item.edit is not None
+    assert not len(item.edit.work)
+    left = item.edit.host.keep.reshape(-1, 2)
+    assert len(left) == 4 * 5, "all but the first call of each text"
+    assert left.mean(axis=0) == pytest.approx([10 / (4 * 102), 10 / 196], rel=0.02)
 
 
 FLASH = "pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 64, 4, bfloat16>>"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from formats import made_hlo
 from formats.xspace import chunk
 
-from tuiprof.analyses.shared.instructions import source_of
+from tuiprof.analyses.shared.instructions import CarriedOut, Place, source_of
 from tuiprof.analyses.shared.one_hot import one_hot_products
 from tuiprof.analyses.shared.scans import LoopProduct, shared_products
 from tuiprof.formats.xplane.hlo import read_program
@@ -78,12 +79,14 @@ body {{
   zs = f32[16,8,64] get-tuple-element(state), index=2
   w = f32[64,64] get-tuple-element(state), index=3
   xs = f32[16,8,64] get-tuple-element(state), index=4
+  n = {counter} get-tuple-element(state), index=5
   x = f32[8,64] dynamic-slice(xs)
   tanh = f32[8,64] tanh(h)
   {body}
   y = f32[16,8,64] dynamic-update-slice(ys, result)
   z = f32[16,8,64] dynamic-update-slice(zs, {other})
-  root = [] tuple({state}, y, z, w, xs)
+  next = {counter} negate(n)
+  root = [] tuple({state}, y, z, w, xs, next)
 }}
 main {{
   given = [] parameter()
@@ -93,9 +96,14 @@ main {{
 DOT = "f32[8,64] dot({}, w), sums=1x0, site=1"
 
 
-def looped(body: str, other: str = "x", state: str = "tanh") -> list[list[LoopProduct]]:
-    """Return the shared products of a loop that collects ``result`` and another value, and carries a state."""
-    text = LOOP.format(body=body, other=other, state=state)
+def looped(
+    body: str, other: str = "x", state: str = "tanh", counter: str = "s32[]", more: str = ""
+) -> list[list[LoopProduct]]:
+    """Return the shared products of a loop that collects ``result`` and another value, and carries a state.
+
+    It carries ``n`` too, whose next value depends on nothing else. ``more`` are computations before its body.
+    """
+    text = more + LOOP.format(body=body, other=other, state=state, counter=counter)
     return list(shared_products(read_program(made_hlo.encode("jit_f", text, ["/home/me/f.py:1 f"]))))
 
 
@@ -116,6 +124,142 @@ def test_only_what_takes_no_state_leaves_the_loop_with_a_product() -> None:
     ((before,),) = looped(f"result = {DOT.format('x')}", other="h")
     assert (after.shared, list(after.slices)) == ("after", [])
     assert (before.shared, list(before.slices)) == ("before", ["x"])
+
+
+@pytest.mark.parametrize(
+    ("counter", "when"),
+    # Of what counts, the values of all iterations are known; a state may be of numbers that depend on themselves, too.
+    [("s32[]", "before"), ("s32[8]", "after"), ("f32[]", "after")],
+)
+def test_only_one_whole_number_counts_iterations(counter: str, when: str) -> None:
+    body = f"rows = f32[8,64] broadcast(n)\n  result = {DOT.format('rows')}"
+    ((product,),) = looped(body, counter=counter)
+    assert product.shared == when
+
+
+def test_of_a_fusion_with_two_results_the_one_that_is_taken_counts() -> None:
+    fused = """
+two {
+  a = f32[8,64] parameter(), index=0
+  b = f32[8,64] parameter(), index=1
+  c = f32[8,64] negate(b)
+  both = [] tuple(a, c)
+}
+"""
+    pair = "pair = [] fusion(tanh, x), calls=two\n  part = f32[8,64] get-tuple-element(pair), index={}\n  result = "
+    for index, when in ((0, "after"), (1, "before")):
+        ((product,),) = looped(pair.format(index) + DOT.format("part"), more=fused)
+        assert product.shared == when
+
+
+def test_products_of_activations_are_not_made_after_the_loop() -> None:
+    assert looped("result = f32[8,8] dot(tanh, x), sums=1x1, site=1") == []
+
+
+GRADIENT = DOT.replace(", site", ', op="jit(f)/transpose(jvp(f))/while/body/dot_general", site')
+
+
+def test_a_gradient_that_takes_the_state_stays_in_the_loop() -> None:
+    ((only,),) = looped(f"result = {DOT.format('x')}\n  back = {GRADIENT.format('h')}", state="back")
+    assert not only.backward
+
+
+def test_a_loop_of_gradients_needs_no_state() -> None:
+    gradients = f"""
+backwards {{
+  state = [] parameter()
+  gs = f32[16,8,64] get-tuple-element(state), index=0
+  w = f32[64,64] get-tuple-element(state), index=1
+  xs = f32[16,8,64] get-tuple-element(state), index=2
+  x = f32[8,64] dynamic-slice(xs)
+  back = {GRADIENT.format("x")}
+  g = f32[16,8,64] dynamic-update-slice(gs, back)
+  root = [] tuple(g, w, xs)
+}}
+"""
+    text = gradients + LOOP.format(
+        body=f"result = {DOT.format('x')}", other="h", state="tanh", counter="s32[]"
+    ).replace("  loop = ", "  later = [] while(given), calls=backwards\n  loop = ")
+    ((forward, backward),) = shared_products(
+        read_program(made_hlo.encode("jit_f", text, ["/home/me/f.py:1 f"]))
+    )
+    assert (forward.backward, backward.backward) == (False, True)
+
+
+VECTORS = """
+fused {{
+  ids.2 = s32[64] parameter(), index=0
+  table.2 = f32[50,8] parameter(), index=1
+  numbers.2 = s32[64,50] iota()
+  spread.2 = s32[64,50] broadcast(ids.2)
+  hot.2 = pred[64,50] compare(spread.2, numbers.2), direction="EQ"
+  picked = f32[64,8] dot(hot.2, table.2), sums=1x0
+}}
+main {{
+  ids = s32[64] parameter(), index=0
+  table = f32[50,8] parameter(), index=1
+  other = f32[64,50] parameter(), index=2
+  zero = f32[] constant(), value=0
+  one = f32[] constant(), value=1
+  numbers = s32[64,50] iota()
+  spread = s32[64,50] {spread}
+  hot = pred[64,50] compare(spread, numbers), direction="{direction}"
+  vectors = f32[64,50] {vectors}
+  dot = f32[64,8] {dot}
+  {result}
+}}
+"""
+
+
+def vectors_of(
+    spread: str = "broadcast(ids)",
+    direction: str = "EQ",
+    vectors: str = "convert(hot)",
+    dot: str = "dot(vectors, table), sums=1x0",
+    result: str = "result = [] tuple(dot)",
+) -> tuple[list[str], list[str]]:
+    """Return the products with one-hot vectors of a program, and what makes the vectors, by name."""
+    text = VECTORS.format(spread=spread, direction=direction, vectors=vectors, dot=dot, result=result)
+    found = list(one_hot_products(read_program(made_hlo.encode("jit_f", text))))
+    products = [product.name for each in found for product, _ in each.products]
+    return sorted(products), sorted(one.name for each in found for one in each.makers)
+
+
+def test_vectors_that_are_compared_or_selected_are_one_hot() -> None:
+    assert vectors_of() == (["dot"], ["hot", "vectors"])
+    for masked in ("select(hot, other, zero)", "multiply(other, hot)", "and(other, hot)"):
+        assert vectors_of(vectors=masked)[0] == ["dot"], masked
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"direction": "LT"},  # a mask up to a length
+        {"spread": "iota()"},  # a unit matrix
+        {"spread": "constant(), value=3"},  # a single row
+        {"vectors": "select(hot, other, one)"},
+        {"dot": 'custom-call(other, table, vectors), target="__cublas$gemm"'},  # it is added to the product
+    ],
+    ids=lambda given: next(iter(given.values())),
+)
+def test_vectors_that_are_not_one_hot_or_not_multiplied(given: dict[str, str]) -> None:
+    assert vectors_of(**given) == ([], [])
+
+
+@pytest.mark.parametrize("form", ["dot", "copy"])
+def test_a_product_that_is_the_result_is_used_as_a_whole(form: str) -> None:
+    product = "f32[64,50] dot(other, table), sums=1x1"
+    masked = f"whole = {product}\n  masked = f32[64,50] multiply(whole, hot)\n  "
+    result = f"result = {product}" if form == "dot" else f"{masked}result = f32[64,50] copy(whole)"
+    assert vectors_of(result=result)[0] == ["dot"]
+
+
+def test_vectors_that_are_needed_otherwise_are_still_made() -> None:
+    assert vectors_of(result="result = [] tuple(dot, vectors)") == (["dot"], [])
+    # What is launched for a product is no maker, though it makes vectors too.
+    chained = "first = f32[64,8] fusion(ids, table), calls=fused\n  "
+    chained += "second = f32[50,8] dot(vectors, first), sums=0x0\n  result = [] tuple(dot, second)"
+    assert vectors_of(result=chained) == (["dot", "picked", "second"], ["hot", "vectors"])
 
 
 def test_products_with_one_hot_vectors_are_found_with_what_makes_the_vectors() -> None:
@@ -140,3 +284,11 @@ def _one_hot(name: str) -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize("name", ["indexed", "labels", "masked", "gru_inputs"])
 def test_other_comparisons_are_no_one_hot_vectors(name: str) -> None:
     assert list(one_hot_products(program(name))) == []
+
+
+def test_events_belong_to_the_instruction_of_their_own_program() -> None:
+    programs = [read_program(made_hlo.encode(name, "main {\n  x = f32[4] parameter()\n}")) for name in "ab"]
+    places = [Place(one, one.computations[one.entry], one.by_name["x"]) for one in programs]
+    done = CarriedOut(np.array([3, 5, 9]), np.array([1, 0, 1]), places)
+    assert [done.rows_of(one)["x"].tolist() for one in programs] == [[5], [3, 9]]
+    assert done.of(np.array([9, 4, 5, 10])).tolist() == [1, -1, 0, -1]

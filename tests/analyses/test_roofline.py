@@ -267,14 +267,33 @@ both {
   sum = f32[] reduce(x.2)
   pair = [] tuple(half, sum)
 }
+activated {
+  x.3 = f32[100,8] parameter(), index=0
+  tanh = f32[100,8] tanh(x.3)
+}
+cut {
+  w.4 = f32[8,8] parameter(), index=0
+  dot.4 = f32[8,8] dot(w.4, w.4), sums=1x0
+  part.4 = f32[1,8] slice(dot.4)
+}
 main {
   x = f32[100,8] parameter(), index=0
   i = s32[] parameter(), index=1
+  w = f32[8,8] parameter(), index=2
+  ids = s32[1000] parameter(), index=3
+  pairs = s32[1000,2] parameter(), index=4
   sliced = f32[1,8] fusion(x, i), calls=fused
   written = f32[100,8] fusion(x, sliced, i), calls=updated
   two = [] fusion(x), calls=both
   dot = f32[100,100] dot(x, x), sums=1x1
   called = f32[100,8] custom-call(x), target="attention"
+  active = f32[100,8] fusion(x), calls=activated
+  rows = f32[1000,8] gather(x, ids)
+  values = f32[1000] gather(x, pairs)
+  row = f32[1,8] fusion(w), calls=cut
+  gemm = [] custom-call(x, w), target="__cublas$gemm"
+  workspace = f32[4096] get-tuple-element(gemm), index=1
+  result = f32[100,8] get-tuple-element(gemm), index=0
 }
 """
 
@@ -287,3 +306,10 @@ def test_a_fusion_reads_and_writes_only_the_slices_that_it_uses() -> None:
     assert needs["two"].bytes == whole + whole / 2 + 4
     assert (needs["dot"].operations, needs["dot"].bytes) == (2 * 100 * 100 * 8, whole + 100 * 100 * 4)
     assert "called" not in needs  # who knows what a library does
+    assert needs["active"].bytes == 2 * whole
+    assert needs["rows"].bytes == whole + 1000 * 4 + 1000 * row, "each row of the table is read once"
+    assert needs["values"].bytes == whole + 1000 * 2 * 4 + 1000 * 4, "and each index"
+    assert needs["row"].bytes == 8 * 8 * 4 + row, "a product takes all of its operands"
+    assert needs["gemm"].bytes == whole + 8 * 8 * 4 + whole, (
+        "of what a library returns, the workspace is no result"
+    )

@@ -75,6 +75,7 @@ def _attributes(opcode: str, given: dict[str, str], computations: dict[str, int]
     one += number(13 if opcode == "get-tuple-element" else 9, int(given.get("index", 0)))
     one += chunk(28, given.get("target", "")) + chunk(63, given.get("direction", ""))
     one += chunk(43, given.get("config", ""))
+    one += chunk(8, number(4, int(given["value"]))) if "value" in given else b""  # of a constant
     for name in given.get("calls", "").split("+"):
         one += number(38, computations[name]) if name else b""
     if "sums" in given:  # dimensions of the two operands: sums=1x0

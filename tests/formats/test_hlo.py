@@ -132,7 +132,8 @@ def test_of_computations_that_match_alike_the_one_that_the_events_name_is_taken(
 
 def test_the_kernel_table_has_the_line_with_most_of_the_time(tmp_path: Path) -> None:
     proto = made_hlo.encode("jit_f", BODY, LINES)
-    kernels = [("gemm", "custom-call.1", 0), ("gemm", "custom-call.2", 0), ("gemm", "custom-call.2", 0)]
+    kernels = [("gemm", "custom-call.1", 0)] * 3
+    kernels += [("gemm", "loop_fusion.4", 0), *[("gemm", "custom-call.2", 0)] * 3]
     found = analyses.run("kernels", recorded(tmp_path, proto, kernels))
     assert isinstance(found, Report)
     assert found.table("kernels").rows["line"].to_list() == ["model.py:32 +1"]
@@ -147,6 +148,15 @@ def test_what_xla_has_fused_has_the_kind_of_its_instructions() -> None:
     assert kinds["loop_add_fusion_4"] == "reduction"  # it adds up the parts of a product
     assert kinds["loop_subtract_fusion_2"] == "elementwise"
     assert kinds["loop_broadcast_fusion_2"] == "copy"
+
+
+def test_a_kernel_of_a_library_is_of_no_kind_that_its_call_would_tell(tmp_path: Path) -> None:
+    proto = made_hlo.encode("jit_f", BODY, LINES)
+    kernels = [("attended", "custom-call.1", 0), ("loop_fusion_4", "loop_fusion.4", 0)]
+    found = analyses.run("kernels", recorded(tmp_path, proto, kernels))
+    assert isinstance(found, Report)
+    kinds = dict(found.table("kernels").rows.select("short", "kind").iter_rows())
+    assert kinds["attended"] == "other"
 
 
 def test_a_trace_without_programs_has_no_column_of_lines() -> None:

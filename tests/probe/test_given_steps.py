@@ -195,6 +195,7 @@ def test_what_is_given_is_known_by_one_number() -> None:
 
 
 def test_nothing_else_counts_then(run: Callable[..., Run], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     script = """
 import torch
 model = torch.nn.Linear(4, 4)

@@ -393,6 +393,45 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     assert again == ["Normed", "Normed"], "running statistics do not change the result in training"
 
 
+def test_a_capture_marks_inputs_that_are_longer_by_one(run_forked: Callable[..., Run]) -> None:
+    """A text to which words are added; not with a cache, nor a batch that is larger, nor one of the next step."""
+    script = (
+        MODEL
+        + """
+class Words(torch.nn.Embedding):
+    def forward(self, ids, attention_mask=None, more=None): return super().forward(ids)
+class Series(torch.nn.Linear): pass
+words, cached, series, batches, learned = (
+    (Words if words else Series)(16, 4).eval() for words in (True, True, False, False, True))
+def write(loss):
+    with torch.no_grad():
+        ids = torch.ones(2, 5, dtype=torch.long)
+        x = torch.ones(3, 7, 16)
+        for _ in range(3):
+            words(ids, more=torch.ones(1000))
+            cached(ids=ids[:, -1:], attention_mask=torch.ones_like(ids))
+            series(x)
+            ids, x = torch.cat([ids, ids[:, -1:]], 1), torch.cat([x, x[:, -1:]], 1)
+        for size in (3, 5, 9): batches(torch.ones(size, 16))
+    for length in (5, 6): learned(torch.ones(2, length, dtype=torch.long))
+for _ in range(2): train(DataLoader(data, batch_size=64), write)
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    assert done.code == 0, done.err
+    events = done.events(done.captures("a")[-1])
+    calls = [event for event in events if event.get("cat") == "user_annotation"]
+    calls.sort(key=lambda event: event["ts"])
+    names = [event["name"] for event in calls]
+    marked = [
+        (name, names[at + 1].partition(" #")[0])
+        for at, name in enumerate(names)
+        if name.startswith("tuiprof.longer")
+    ]
+    one = [("6x2", "Words"), ("8x3", "Series"), ("7x2", "Words"), ("9x3", "Series")]
+    assert marked == 2 * [(f"tuiprof.longer {shape}", name) for shape, name in one]
+
+
 def test_a_capture_of_fake_tensors_warns_of_nothing(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from analyses.made import Made
+from analyses.made import Made, site
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,6 +91,28 @@ def test_what_happens_in_most_steps_is_no_hiccup() -> None:
     assert step_of(operators(slow_at=(1,))).replayed_ns > 1_500_000, (
         "without a session nothing is taken for one"
     )
+
+
+@pytest.mark.parametrize(
+    ("frames", "lag_us", "noted_us"), [(3, 10, 15), (13, 10, 25), (13, 18, 38), (3, 60, 0)]
+)
+def test_the_time_in_which_the_probe_notes_the_line_of_a_wait_is_no_part_of_a_step(
+    frames: int, lag_us: float, noted_us: float
+) -> None:
+    """It stamps a site some µs after a read, and looks at each frame; one that comes far later is of something else."""
+    made, sites = Made(), []
+    for number in range(4):
+        at = number * 2_000
+        made.step(number, at, at + 2_000)
+        made.launch("gemm", (at + 2, at + 6), (at + 9, at + 12), number + 1)
+        made.op("aten::item", at + 100, at + 140).call("cudaStreamSynchronize", at + 110, at + 138)
+        sites.append(site(at + 140 + lag_us, *["train.py:9 log"] * frames))
+        made.op("aten::mm", at + 178 + 200 * (lag_us > 38), at + 600)
+    step = step_of(made.trace(sync_sites=sites), Uncaptured(40, 1.5e6, 1.4e6, 1.6e6))
+    assert sum(float(clock.noting_ns.sum()) for clock in step.graph.clocks) == pytest.approx(4_000 * noted_us)
+    assert step.captured_ns == pytest.approx(2e6), "the capture is replayed as it was"
+    plain = step_of(made.trace(), Uncaptured(40, 1.5e6, 1.4e6, 1.6e6))
+    assert (step.scale < plain.scale) == (noted_us > 0), "less of the rest is taken for the profiler's"
 
 
 def queued(count: int) -> Trace:

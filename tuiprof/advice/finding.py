@@ -14,6 +14,7 @@ from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
 from tuiprof.analyses.shared.changes import figure_of
+from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.analyses.shared.frames import ancestry_of
 from tuiprof.analyses.shared.instructions import source_line
 from tuiprof.analyses.shared.kernel_names import short_name
@@ -169,13 +170,35 @@ class Evidence:
     def waits(self, *kinds: str) -> Iterable[WaitLocation]:
         """Yield the locations where the host waits in steady state, most expensive first.
 
-        The kinds are those of the waits; none = all.
+        The kinds are those of the waits; none = all. Those that only format tensors as text are left out.
         """
-        for row in self.rows(WAIT_LOCATIONS):
-            # In most steps, or many times where there are no steps.
-            steady = row.count >= 5 if row.per_step is None else row.per_step >= 0.9
-            if steady and (not kinds or row.kind in kinds):
+        apart = self.waits_of_formatting
+        for row in self._steady_waits:
+            if row not in apart and (not kinds or row.kind in kinds):
                 yield row
+
+    @cached_property
+    def _steady_waits(self) -> list[WaitLocation]:
+        # In most steps, or many times where there are no steps.
+        return [
+            row
+            for row in self.rows(WAIT_LOCATIONS)
+            if (row.count >= 5 if row.per_step is None else row.per_step >= 0.9)
+        ]
+
+    @cached_property
+    def waits_of_formatting(self) -> list[WaitLocation]:
+        """The locations where the host waits in steady state only for tensors that are formatted as text."""
+        tensors = formatted(self.trace)
+        if not tensors:
+            return []
+        inside = self.calls.mask(*tensors)
+
+        def only_formats(row: WaitLocation) -> bool:
+            call = self.calls.inside(self.calls_of(row))
+            return bool(len(call) and (call >= 0).all() and inside[call].all())
+
+        return [row for row in self._steady_waits if only_formats(row)]
 
     def rhythm(self, *rows: WaitLocation) -> str:
         """Return how often rows occur, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""

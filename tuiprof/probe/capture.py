@@ -13,7 +13,6 @@ the devices are done.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 import threading
@@ -577,6 +576,9 @@ def call_on_main_thread(function: Callable[[], None]) -> bool:
     """
     call = _PendingCall(function)
     _CALLED.append(call)
+    # Not before a framework has: newer versions of libffi keep the lowest free descriptor.
+    import ctypes
+
     add = getattr(ctypes.pythonapi, "Py_AddPendingCall", None)
     # Not a callback of ctypes, which drops exceptions.
     test = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)

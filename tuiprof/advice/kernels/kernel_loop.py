@@ -13,6 +13,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls, loops
 from tuiprof.analyses.shared.collectives import buffer_broadcasts
+from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.analyses.shared.optimizers import CLEARS
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
@@ -299,8 +300,9 @@ def _runs(evidence: Evidence) -> Iterator[Ints]:
     """Yield the calls with device work of each thread and step, except of optimizers, DDP and the backward pass."""
     trace, calls = evidence.trace, evidence.calls
     of_ddp = trace.named(r"^torch(\.|::)distributed", calls.rows) | buffer_broadcasts(calls)
-    # Fills of gradients with zeros have a rule of their own.
+    # Fills of gradients with zeros have a rule of their own, and so have tensors that are formatted as text.
     of_others = calls.backward | evidence.updates.hold(calls.rows) | of_ddp | calls.within(CLEARS)
+    of_others |= calls.mask(*formatted(trace))
     busy = np.flatnonzero((calls.work_count > 0) & ~of_others)
     keys = calls.tracks[busy].astype(np.int64) * (len(trace.steps) + 1) + calls.steps[busy] + 1
     for key in np.unique(keys):

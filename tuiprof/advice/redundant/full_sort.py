@@ -26,13 +26,13 @@ _READS_ORDER: Final = (
 )
 #: Number of calls after the parts that are looked at.
 _NEXT: Final = 8
-#: An operator that reads all that was sorted takes a larger share of the time of the sort: a pass over it is a 14th to
-#: a 30th on a device, and about a 50th on a CPU.
-_READS_LITTLE: Final = 1 / 60
-#: Shorter sorts are not clearly slower than the two dozen kernels of topk, nor the time of a short kernel less than a
-#: pass over what is sorted.
-_MIN_NS: Final = 200_000
-_MIN_HOST_NS: Final = 2_000_000
+#: An operator that reads most of what was sorted takes a larger share of the time of the sort: a mean takes a 28th to a
+#: 60th on a device, and about a 600th on a CPU.
+_READS_LITTLE: Final = 1 / 150
+_READS_LITTLE_ON_CPU: Final = 1 / 1500
+#: In shorter sorts, the shortest operators take such a share.
+_MIN_NS: Final = 500_000
+_MIN_HOST_NS: Final = 30_000_000
 #: Kernels that sort rows of up to 4096 elements, which topk does not select from faster.
 _SHORT_ROWS: Final = "KVInPlace"
 #: Time of topk as a share of the kernels that sort: it reads the data once for each 8 bits of a value, and once more;
@@ -56,7 +56,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     chosen = [
         index
         for index, ns in zip(sorts[long].tolist(), time[long].tolist(), strict=True)
-        if index not in short_rows and _uses_part(calls, index, ns * _READS_LITTLE)
+        if index not in short_rows and _uses_part(calls, index, ns)
     ]
     at: dict[str, list[int]] = {}
     for index, where in zip(chosen, evidence.functions_of(calls.rows[chosen]), strict=True):
@@ -75,7 +75,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _uses_part(calls: Calls, index: int, limit_ns: float) -> bool:
+def _uses_part(calls: Calls, index: int, ns: int) -> bool:
     """Return whether the calls after a sort take a part of its result, and none of them may read all of it."""
     mine = calls.after(index, len(_PARTS) + 2 * _NEXT)
     mine = mine[calls.steps[mine] == calls.steps[index]]
@@ -90,6 +90,7 @@ def _uses_part(calls: Calls, index: int, limit_ns: float) -> bool:
     reads = np.array(
         [i == first or name in _READS_ORDER for i, name in enumerate(calls.names_of(rest))], bool
     )
+    limit_ns = ns * (_READS_LITTLE if on_device else _READS_LITTLE_ON_CPU)
     return bool((time[reads] <= limit_ns).all())
 
 

@@ -161,9 +161,12 @@ def _with_gradients(calls: Calls, rows: Ints, names: list[str], chosen: Mask) ->
     """
     trace, inside = calls.trace, index_of_outer(calls.trace, rows, calls.rows)
     steps, starts = trace.steps.step_of[rows], trace.starts[rows]
-    again, learned = (set(inside[which].tolist()) for which in (chosen, calls.differentiated))
+    again = set(inside[chosen].tolist())
+    # The layers of the first call of a module may be calls of their own.
+    learned = np.sort(trace.starts[calls.rows[calls.differentiated & ~chosen]])
+    holds = np.searchsorted(learned, trace.ends[rows]) > np.searchsorted(learned, starts)
     first: dict[tuple[int, str], int] = {}
-    for index in sorted(learned - again - {-1}, key=lambda index: int(starts[index])):
+    for index in sorted(set(np.flatnonzero(holds).tolist()) - again, key=lambda index: int(starts[index])):
         first.setdefault((int(steps[index]), names[index]), int(starts[index]))
     kept = [
         index

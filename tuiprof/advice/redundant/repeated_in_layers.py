@@ -95,7 +95,7 @@ def _forward_passes(calls: Calls) -> Iterator[dict[tuple[int, ...], list[Ints]]]
             for stretch in np.split(np.arange(len(forward)), edges):
                 indices = forward[stretch]
                 key = tuple(names[indices].tolist())
-                if differentiated[indices[0]] or calls.backward[indices[0]] or len(key) < MIN_OPERATORS:
+                if differentiated[indices[0]] or len(key) < MIN_OPERATORS:
                     continue
                 if counted[stretch[0]] > since.get(key, -1):  # a layer lies between
                     found.setdefault(key, []).append(indices)

@@ -10,13 +10,17 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.size_from_device import sizes_read
 from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.analyses.shared.waits import READ_KINDS
 from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
-from tuiprof.whatif import Edit
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif import Edit, HostTime
 
 #: From this many reads per step on, they are a loop over parameters or samples.
 LOOP: Final = 8
+#: Places that are named.
+_NAMED: Final = 3
 _HOW = {
     "bool": "a branch on a tensor (if, bool())",
     "equal": "a comparison of whole tensors (equal, allclose)",
@@ -28,6 +32,8 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
     Reads in one function are one finding: without the first of them, the next one waits instead.
     """
+    if evidence.waits_of_formatting:
+        yield _formatting(evidence, formatted(evidence.trace), evidence.waits_of_formatting)
     functions: dict[object, list[WaitLocation]] = {}
     for row in evidence.waits(*READ_KINDS):
         if "aggregation.py" in f"{row.where} {row.stack}" or len(sizes_read(evidence, row)):
@@ -51,6 +57,25 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             proof="metrics:naive,no-nan-check" if row.kind == "bool" else "",
             event=row.event,
         )
+
+
+def _formatting(evidence: Evidence, tensors: list[Ints], rows: list[WaitLocation]) -> Finding:
+    trace, calls = evidence.trace, evidence.calls
+    first, last = (calls.rows[[int(tensor[end]) for tensor in tensors]] for end in (0, -1))
+    between = HostTime(
+        trace.track_codes[first].astype(np.int64), trace.starts[first], trace.ends[last], np.zeros(len(first))
+    )
+    places = list(dict.fromkeys(evidence.location(row) for row in rows))
+    return Finding(
+        f"tensors are formatted as text (print, an f-string), which reads from the device {evidence.rhythm(*rows)}",
+        ", ".join(places[:_NAMED]) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""),
+        "format only what is written, every N steps: an f-string reads all of it even if the logger drops the text; of "
+        "one number, .item()",
+        "high",
+        "the operators by which PyTorch finds the width of numbers (isfinite, masked_select), and the reads after",
+        calls.edit(calls.mask(*tensors)) | Edit(host=between),
+        event=rows[0].event,
+    )
 
 
 def _without_loop(evidence: Evidence, rows: list[WaitLocation]) -> Edit | None:

@@ -22,6 +22,10 @@ PART_CALL: Final = MODEL_CALL.removesuffix("$") + r", at (.+)$"
 #: Range in which the probe compares the inputs of such a call.
 PROBE_RANGE: Final = r"^tuiprof\.inputs$"
 
+#: Range without length before a call without gradients whose input is longer by one than that of the call before: its
+#: length, and how many inputs of that length there are.
+LONGER: Final = r"^tuiprof\.longer (\d+)x(\d+)$"
+
 
 @dataclass(frozen=True)
 class ModelCalls:
@@ -42,6 +46,20 @@ def model_calls(calls: Calls) -> ModelCalls:
     """Return the marked calls of models."""
     rows, names = _marked(calls.trace, MODEL_CALL)
     return ModelCalls(rows, names, index_of_outer(calls.trace, rows, calls.rows))
+
+
+def longer_calls(trace: Trace, models: ModelCalls) -> dict[int, tuple[int, int]]:
+    """Return the calls on an input that is longer by one, as indices, with its length and how many there are."""
+    rows, names = _marked(trace, LONGER)
+    starts = trace.starts[models.rows]
+    order = np.argsort(starts, kind="stable")
+    found = {}
+    for row, name in zip(rows.tolist(), names, strict=True):
+        later = order[np.searchsorted(starts[order], trace.ends[row]) :]
+        mine = later[trace.track_codes[models.rows[later]] == trace.track_codes[row]]
+        if len(mine):
+            found[int(mine[0])] = int(name[1]), int(name[2])
+    return found
 
 
 def part_calls(trace: Trace) -> tuple[Ints, list[re.Match[str]]]:

@@ -128,7 +128,7 @@ class _Body:
         for index, at in enumerate(self._results):
             gives[at] |= 1 << index
         for at, inputs in reversed(self._flow.inputs.items()):
-            for each in () if at == self._flow.computation.root else inputs:
+            for each in inputs:
                 gives[each] |= gives[at]
         return gives
 
@@ -144,7 +144,7 @@ class _Body:
             one, own = self._nodes[at], 1 << index
             if one.dtype[:1] in ("s", "u") and not one.shape and not self._takes[at] & ~(constant | own):
                 counters |= own & ~constant
-        return constant, counters, collect & ~counters
+        return constant, counters, collect
 
     def _collects(self, at: int, index: int) -> bool:
         """Return whether a result is an element with a slice of it replaced or something added, its only use."""
@@ -170,11 +170,12 @@ class _Body:
         takes = [self._takes[side.id] for side in sides]
         weights = [not took & ~constant and self._is_matrix(took) for took in takes]
         gives = self._gives[one.id]
-        summed = self._is_sum(gives)
+        collected = bool(gives) and not gives & ~collect
+        summed = collected and self._is_sum(gives)
         shared: Shared = ""
         if any(weights) and not (takes[0] | takes[1]) & ~known:
             shared = "before"
-        elif gives and not gives & ~collect and (any(weights) or summed):
+        elif collected and (any(weights) or summed):
             shared = "after"
         shape, dtype = flow.result(one)
         result = prod(shape) * size_of(dtype)
@@ -210,8 +211,8 @@ class _Body:
         )
 
     def _is_sum(self, elements: int) -> bool:
-        """Return whether all of some elements of the next iteration's tuple are sums."""
-        return bool(elements) and all(
+        """Return whether all of some elements of the next iteration's tuple that collect results are sums."""
+        return all(
             self._nodes[self._flow.same(at)].opcode != "dynamic-update-slice"
             for index, at in enumerate(self._results)
             if elements >> index & 1

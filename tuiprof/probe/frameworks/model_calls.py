@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
 from typing import Any, NamedTuple
 
@@ -11,6 +12,10 @@ _PLAIN = (bool, int, float, str, type(None))
 _SEVERAL = (dict, list, tuple)
 #: End of the name of a call that computes the same as an earlier one of the step.
 SAME = ", same inputs"
+#: Range without length before a call whose input is longer by one than that of the call before, as of a text to which a
+#: word was added: with its length, and how many of them there are (``513x24``);
+#: ``tuiprof/analyses/shared/model_calls.py`` knows it.
+LONGER = "tuiprof.longer"
 #: Share of the elements of all inputs that the largest one has at least, as an image beside prompts. Of two inputs of
 #: a similar size (noise and a text), a part of the model may see the other one.
 _MIN_OF_LARGEST = 0.9
@@ -40,21 +45,56 @@ class ModelCalls:
         #: The memory of the largest inputs of the calls of the current step by model, its mode, and input, with what
         #: the model held: all of it, and the frozen part.
         self._largest: dict[tuple[int, bool, tuple[Any, ...]], tuple[weakref.ref[Any], int, int]] = {}
+        #: Shape of the input of the last call without gradients, by model.
+        self._shapes: dict[int, tuple[int, ...]] = {}
 
     def name(
-        self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], learning: bool, step: int
+        self,
+        model: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        learning: bool,
+        step: int,
+        mark: Any = None,
     ) -> str:
-        """Return the name of a call's range, ``GPT #2, no gradients``: each model has a number."""
+        """Return the name of a call's range, ``GPT #2, no gradients``: each model has a number.
+
+        ``mark`` puts another range before it (see :data:`LONGER`).
+        """
         known = self._numbers.get(id(model))
         if known is None or known[0]() is not model:
             self._numbered += 1
             known = self._numbers[id(model)] = weakref.ref(model), self._numbered
         try:
             with self._torch._C.DisableTorchFunction():  # modes of the script see nothing of it
+                if mark is not None and not learning and (longer := self._longer(known[1], args, kwargs)):
+                    with mark(longer):
+                        pass
                 again = self._again(model, known[1], args, kwargs, learning, step)
         except Exception:  # tensors and models of any kind; those of inference mode count no changes
             again = ""
         return f"{type(model).__name__} #{known[1]}{'' if learning else ', no gradients'}{again}"
+
+    def _longer(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the name of the mark of a call whose input is longer by one; empty = it is not.
+
+        The input is the largest tensor of whole numbers, as of words, else the largest one. A mask grows with a cache
+        of keys and values, too.
+        """
+        if self._torch.jit.is_tracing():
+            return ""  # sizes are part of the graph then
+        values = [*args, *(value for name, value in kwargs.items() if "mask" not in name)]
+        tensors = [value for value in values if type(value) in self.kinds and value.dtype != self._torch.bool]
+        if not tensors:
+            return ""
+        words = [value for value in tensors if not (value.is_floating_point() or value.is_complex())]
+        now = tuple(max(words or tensors, key=self._torch.Tensor.numel).shape)
+        before = self._shapes.get(number, ())
+        self._shapes[number] = now
+        grown = [at for at, (old, new) in enumerate(zip(before, now)) if old != new]
+        if len(before) != len(now) or len(grown) != 1 or now[grown[0]] != before[grown[0]] + 1:
+            return ""
+        return f"{LONGER} {now[grown[0]]}x{math.prod(now[: grown[0]])}"
 
     def _again(
         self,

@@ -288,7 +288,7 @@ def _timed(kind: Any, used: _Used, compiling: Callable[[], bool], learns: Callab
                 learning = learns()
                 trains = self.training or learning or steps.source in _OF_INFERENCE
                 phase = "forward" if trains else "evaluation"
-                with mark(phase), mark(used.name(self, args, kwargs, learning, steps.n)):
+                with mark(phase), mark(used.name(self, args, kwargs, learning, steps.n, mark)):
                     return call(*args, **kwargs)
             return call(*args, **kwargs)
         except BaseException as error:
