@@ -138,7 +138,7 @@ class _Table(NamedTuple):
     stride: int  # bytes from one row to the next
     width: int
     size: int  # bytes of a value
-    format: str  # of a value, as of :mod:`struct`
+    format: str  # of a value, as ``struct`` names it
 
     def cells(self, row: int, first: int, end: int) -> memoryview:
         """Return the bytes of some columns of a row."""
