@@ -22,7 +22,7 @@ from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.model_calls import longer_calls, model_calls
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Window
-from tuiprof.model.steps import Uncaptured, WorkerRestarts
+from tuiprof.model.steps import BatchPadding, Uncaptured, WorkerRestarts
 
 AUTOGRAD = "autograd::engine::evaluate_function"
 ACCUMULATE = f"{AUTOGRAD}: torch::autograd::AccumulateGrad"
@@ -1373,3 +1373,89 @@ def test_on_a_cpu_the_operators_of_a_word_are_shorter() -> None:
     left = item.edit.host.keep.reshape(-1, 2)
     assert len(left) == 4 * 5, "all but the first call of each text"
     assert left.mean(axis=0) == pytest.approx([10 / (4 * 102), 10 / 196], rel=0.02)
+
+
+FLASH = "pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 64, 4, bfloat16>>"
+COPY = "void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda>"
+#: Half of the columns are used, as 60 and the rounding up of lengths by 4 on average are half of 128.
+HALF = BatchPadding(batches=4, width=4 * 128, longest=4 * 64 - 14, masked=4, full=0, least=50, most=70)
+
+
+def padded(
+    *more: tuple[str, tuple[tuple[str, float], ...]], attention: str = FLASH, seen: BatchPadding | None = HALF
+) -> Trace:
+    """Steps of two layers with attention, whose batches were looked at before the capture."""
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::_foreach_mul_", ((ELEMENTWISE, 300),))  # weights that are averaged
+        steps.op("aten::embedding", ((ELEMENTWISE, 40),), sequence=1)
+        steps.op("aten::linear", ((COPY, 100), (GEMM, 400)), sequence=2)
+        steps.op("aten::scaled_dot_product_attention", ((attention, 200),), sequence=3)
+        for name, work in more:
+            steps.op(name, work)
+        steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 500), (GEMM, 300)), sequence=2, track=BACKWARD)
+        steps.op(ACCUMULATE, ((ELEMENTWISE, 100),), inside="aten::add_", track=BACKWARD)
+        steps.op("FSDP::post_backward", (("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", 250),))
+        steps.within("Optimizer.step#SGD.step", ("aten::_fused_sgd_", ((ELEMENTWISE, 350),)))
+        steps.op(f"{AUTOGRAD}: EmbeddingBackward0", ((ELEMENTWISE, 60), (ELEMENTWISE, 2)), sequence=1)
+        steps.op("aten::linalg_vector_norm", ((REDUCE, 150),))
+        steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 400),)))
+        steps.end()
+    trace = steps.trace()
+    length = float(trace.lengths(trace.device_work).sum()) / 4
+    trace.uncaptured = Uncaptured(40, length, length, length, padding=seen)
+    return trace
+
+
+def test_padding_costs_work_by_its_length_and_attention_by_the_square() -> None:
+    row = found(padded(), "padded-batches")
+    # Copies may be casts of weights; what is done for each weight stays, and so do kernels that are as short as any.
+    assert row["wins_ns"] == pytest.approx(
+        1e3 * (0.5 * (40 + 400 + 800 + 60) + 0.75 * 200 + 0.25 * 100), rel=0.02
+    )
+    assert row["wins_low_ns"] < 1e3 * 0.375 * 1_500 < row["wins_ns"] < row["wins_high_ns"]
+    assert "padded to 128 tokens, their longest text has 60 on average" in row["what"]
+    assert "padding='longest'" in row["instead"]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        None,
+        # Three quarters and more of the columns are used.
+        BatchPadding(batches=4, width=512, longest=400, masked=4, full=0, least=90, most=110),
+        BatchPadding(batches=2, width=256, longest=120, masked=2, full=0, least=50, most=70),
+        # Without masks: all batches use the same columns, or one uses all of them.
+        BatchPadding(batches=4, width=512, longest=240, masked=0, full=0, least=60, most=60),
+        BatchPadding(batches=4, width=512, longest=308, masked=3, full=1, least=60, most=128),
+    ],
+    ids=["nothing seen", "long texts", "two batches", "same columns", "one is full"],
+)
+def test_batches_that_are_not_padded(seen: BatchPadding | None) -> None:
+    assert finding(padded(seen=seen), "padded-batches") is None
+
+
+def test_batches_of_which_some_are_full_are_padded_if_all_have_masks() -> None:
+    for masked, least, full in ((4, 50, 1), (0, 50, 0)):
+        seen = BatchPadding(4, 512, 308, masked, full, least, 128 if full else 100)
+        assert finding(padded(seen=seen), "padded-batches") is not None
+
+
+def test_a_model_that_leaves_padding_out_does_not_compute_it() -> None:
+    plain, without = "flash_attn::_flash_attn_forward", "flash_attn::_flash_attn_varlen_forward"
+    assert finding(padded((plain, ((FLASH, 100),))), "padded-batches") is not None
+    assert finding(padded((without, ((FLASH, 100),))), "padded-batches") is None
+
+
+def test_cuda_graphs_have_one_length() -> None:
+    trace = padded()
+    assert finding(trace, "padded-batches") is not None
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::linear", ((GEMM, 400),), sequence=1)
+        steps.made.call("cudaGraphLaunch", steps.now - 9, steps.now - 8)
+        steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 500),), sequence=1, track=BACKWARD)
+        steps.end()
+    graphs = steps.trace()
+    graphs.uncaptured = trace.uncaptured
+    assert finding(graphs, "padded-batches") is None
