@@ -2652,6 +2652,12 @@ def test_numbers_that_are_read_are_not_always_formatted(names: tuple[str, ...]) 
     assert "formatted" not in found(formatting(*names), "item-each-step")["what"]
 
 
+def test_a_line_that_reads_other_numbers_too_does_not_only_format() -> None:
+    row = found(formatting(*SHOWN, "mul", "item"), "item-each-step")
+    assert "formatted" in row["what"]
+    assert "4 times a step" in row["what"], "the reads by item() are not only for that"
+
+
 def test_tensors_formatted_now_and_then_are_left_alone() -> None:
     assert finding(formatting(*LOOKS, "is_nonzero", every=4), "item-each-step") is None
     assert finding(formatting(*LOOKS, "is_nonzero"), "item-each-step") is not None

@@ -18,9 +18,11 @@ from tuiprof.advice.kernels import optimizer_groups
 from tuiprof.advice.question import answer as question
 from tuiprof.advice.question import changes
 from tuiprof.advice.redundant import key_value_cache
+from tuiprof.analyses.shared.calls import calls
+from tuiprof.analyses.shared.model_calls import longer_calls, model_calls
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Window
-from tuiprof.model.steps import Uncaptured, WorkerRestarts
+from tuiprof.model.steps import BatchPadding, Uncaptured, WorkerRestarts
 
 AUTOGRAD = "autograd::engine::evaluate_function"
 ACCUMULATE = f"{AUTOGRAD}: torch::autograd::AccumulateGrad"
@@ -1233,20 +1235,35 @@ WORD = (
 LENGTHS = range(512, 517)
 
 
-def writing(lengths: Sequence[int], *, marks: bool = True, copied: int = 0) -> Trace:
-    """Steps in which a model is called on 64 texts of some lengths; of each word, some bytes may be copied between."""
+def writing(
+    lengths: Sequence[int],
+    *,
+    marks: bool = True,
+    copied: int = 0,
+    within: Sequence[tuple[str, tuple[tuple[str, float], ...]]] = WORD,
+    first: Sequence[tuple[str, tuple[tuple[str, float], ...]]] = (),
+) -> Trace:
+    """Steps in which a model is called on 64 texts of some lengths; of each word, some bytes may be copied between.
+
+    All other copies are of whole texts.
+    """
     steps = Steps()
     for _ in range(4):
+        for name, kernels in (("aten::linear", ((GEMM, 400),)), *first):
+            steps.op(name, kernels)
         for before, length in zip((0, *lengths), lengths, strict=False):
             if marks and length == before + 1:
                 name = f"tuiprof.longer {length}x64"
                 steps.made.add("annotation", name, steps.now - 0.5, steps.now - 0.2)
-            steps.within("GPT #1, no gradients" if marks else "write", *WORD)
+            steps.within("GPT #1, no gradients" if marks else "write", *within)
             steps.op("aten::argmax", ((REDUCE, 10),)).op("aten::cat", ((ELEMENTWISE, 10),))
             if copied:
                 steps.op("aten::to", (("Memcpy HtoD (Pinned -> Device)", 5),))
                 steps.made.rows[-1].update(category="memcpy", bytes=64 * copied)
         steps.end()
+    for row in steps.made.rows:
+        if row["name"].startswith("Memcpy") and row["bytes"] is None:
+            row.update(category="memcpy", bytes=64 * 8 * 512)
     return steps.trace()
 
 
@@ -1277,6 +1294,12 @@ def test_what_grows_now_and_then_is_no_text_that_is_written(
     assert finding(writing(lengths, **options), "key-value-cache") is None
 
 
+def test_texts_that_are_copied_before_the_first_word_or_in_the_model_do_not_come_one_by_one() -> None:
+    copy = ("aten::to", (("Memcpy HtoD (Pinned -> Device)", 5),))
+    assert finding(writing(LENGTHS, first=[copy]), "key-value-cache") is not None
+    assert finding(writing(LENGTHS, within=(*WORD, copy)), "key-value-cache") is not None
+
+
 def test_words_may_come_from_the_host_one_by_one() -> None:
     assert finding(writing(range(512, 518), copied=8), "key-value-cache") is not None
     assert finding(writing(range(512, 522), copied=8 * 512), "key-value-cache") is not None, "or all of them"
@@ -1304,6 +1327,34 @@ def test_without_the_probe_the_shapes_of_operators_show_how_a_text_grows(shape: 
         assert row["wins_ns"] == pytest.approx(marked["wins_ns"], rel=0.01)
 
 
+def test_of_words_and_positions_each_have_a_table() -> None:
+    trace = writing(LENGTHS, marks=False, within=(WORD[0], WORD[0], *WORD[1:]))
+    picks = trace.ints("ordinal")[np.flatnonzero(trace.named("aten::embedding"))].tolist()
+    of_words = dict(zip(picks[::2], [*LENGTHS] * 4, strict=True))
+    of_positions = dict(zip(picks[1::2], [*LENGTHS] * 4, strict=True))
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            words = ordinal in of_words
+            dims = [50_257, 768], [64, of_words[ordinal]] if words else [1, of_positions.get(ordinal, 0)]
+            if not words:
+                dims[0][0] = 1024
+            return json.dumps({"args": {"Input Dims": [*dims, [], [], []]}})
+
+    trace._raw = Texts()
+    assert finding(trace, "key-value-cache") is not None
+
+
+def test_the_mark_of_a_longer_input_is_of_the_next_call_of_its_thread() -> None:
+    made = Made().add("annotation", "tuiprof.longer 5x2", 10, 11)
+    made.add("annotation", "GPT #2", 12, 20, track=BACKWARD).add("annotation", "GPT #1", 30, 40)
+    made.op("aten::mm", 13, 15, track=BACKWARD).op("aten::mm", 32, 35)
+    trace = made.trace()
+    models = model_calls(calls(trace))
+    ((at, length),) = longer_calls(trace, models).items()
+    assert (models.names[at][1], length) == ("GPT #1", (5, 2))
+
+
 def test_on_a_cpu_the_operators_of_a_word_are_shorter() -> None:
     made, at = Made(), 0.0
     for number in range(4):
@@ -1322,3 +1373,89 @@ def test_on_a_cpu_the_operators_of_a_word_are_shorter() -> None:
     left = item.edit.host.keep.reshape(-1, 2)
     assert len(left) == 4 * 5, "all but the first call of each text"
     assert left.mean(axis=0) == pytest.approx([10 / (4 * 102), 10 / 196], rel=0.02)
+
+
+FLASH = "pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 64, 4, bfloat16>>"
+COPY = "void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda>"
+#: Half of the columns are used, as 60 and the rounding up of lengths by 4 on average are half of 128.
+HALF = BatchPadding(batches=4, width=4 * 128, longest=4 * 64 - 14, masked=4, full=0, least=50, most=70)
+
+
+def padded(
+    *more: tuple[str, tuple[tuple[str, float], ...]], attention: str = FLASH, seen: BatchPadding | None = HALF
+) -> Trace:
+    """Steps of two layers with attention, whose batches were looked at before the capture."""
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::_foreach_mul_", ((ELEMENTWISE, 300),))  # weights that are averaged
+        steps.op("aten::embedding", ((ELEMENTWISE, 40),), sequence=1)
+        steps.op("aten::linear", ((COPY, 100), (GEMM, 400)), sequence=2)
+        steps.op("aten::scaled_dot_product_attention", ((attention, 200),), sequence=3)
+        for name, work in more:
+            steps.op(name, work)
+        steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 500), (GEMM, 300)), sequence=2, track=BACKWARD)
+        steps.op(ACCUMULATE, ((ELEMENTWISE, 100),), inside="aten::add_", track=BACKWARD)
+        steps.op("FSDP::post_backward", (("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", 250),))
+        steps.within("Optimizer.step#SGD.step", ("aten::_fused_sgd_", ((ELEMENTWISE, 350),)))
+        steps.op(f"{AUTOGRAD}: EmbeddingBackward0", ((ELEMENTWISE, 60), (ELEMENTWISE, 2)), sequence=1)
+        steps.op("aten::linalg_vector_norm", ((REDUCE, 150),))
+        steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 400),)))
+        steps.end()
+    trace = steps.trace()
+    length = float(trace.lengths(trace.device_work).sum()) / 4
+    trace.uncaptured = Uncaptured(40, length, length, length, padding=seen)
+    return trace
+
+
+def test_padding_costs_work_by_its_length_and_attention_by_the_square() -> None:
+    row = found(padded(), "padded-batches")
+    # Copies may be casts of weights; what is done for each weight stays, and so do kernels that are as short as any.
+    assert row["wins_ns"] == pytest.approx(
+        1e3 * (0.5 * (40 + 400 + 800 + 60) + 0.75 * 200 + 0.25 * 100), rel=0.02
+    )
+    assert row["wins_low_ns"] < 1e3 * 0.375 * 1_500 < row["wins_ns"] < row["wins_high_ns"]
+    assert "padded to 128 tokens, their longest text has 60 on average" in row["what"]
+    assert "padding='longest'" in row["instead"]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        None,
+        # Three quarters and more of the columns are used.
+        BatchPadding(batches=4, width=512, longest=400, masked=4, full=0, least=90, most=110),
+        BatchPadding(batches=2, width=256, longest=120, masked=2, full=0, least=50, most=70),
+        # Without masks: all batches use the same columns, or one uses all of them.
+        BatchPadding(batches=4, width=512, longest=240, masked=0, full=0, least=60, most=60),
+        BatchPadding(batches=4, width=512, longest=308, masked=3, full=1, least=60, most=128),
+    ],
+    ids=["nothing seen", "long texts", "two batches", "same columns", "one is full"],
+)
+def test_batches_that_are_not_padded(seen: BatchPadding | None) -> None:
+    assert finding(padded(seen=seen), "padded-batches") is None
+
+
+def test_batches_of_which_some_are_full_are_padded_if_all_have_masks() -> None:
+    for masked, least, full in ((4, 50, 1), (0, 50, 0)):
+        seen = BatchPadding(4, 512, 308, masked, full, least, 128 if full else 100)
+        assert finding(padded(seen=seen), "padded-batches") is not None
+
+
+def test_a_model_that_leaves_padding_out_does_not_compute_it() -> None:
+    plain, without = "flash_attn::_flash_attn_forward", "flash_attn::_flash_attn_varlen_forward"
+    assert finding(padded((plain, ((FLASH, 100),))), "padded-batches") is not None
+    assert finding(padded((without, ((FLASH, 100),))), "padded-batches") is None
+
+
+def test_cuda_graphs_have_one_length() -> None:
+    trace = padded()
+    assert finding(trace, "padded-batches") is not None
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::linear", ((GEMM, 400),), sequence=1)
+        steps.made.call("cudaGraphLaunch", steps.now - 9, steps.now - 8)
+        steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 500),), sequence=1, track=BACKWARD)
+        steps.end()
+    graphs = steps.trace()
+    graphs.uncaptured = trace.uncaptured
+    assert finding(graphs, "padded-batches") is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tuiprof.formats.session_files import read_uncaptured
-from tuiprof.model.steps import WorkerRestarts
+from tuiprof.model.steps import BatchPadding, WorkerRestarts
 
 
 def session(folder: Path, host: list[dict[str, float]], *more: str) -> Path:
@@ -70,6 +70,26 @@ def test_workers_that_were_started_again_are_those_of_the_last_whole_line(tmp_pa
     found = read_uncaptured(trace)
     assert found is not None
     assert found.restarts == WorkerRestarts(workers=8, starts=2, steps=24, ns=200, waited_ns=20)
+
+
+def test_padding_is_read_where_it_is_written_however_long_the_log_is(tmp_path: Path) -> None:
+    trace = session(tmp_path, [])
+    path = tmp_path / "log" / "rank0.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    for at, batches in ((2, 1), (30, 2)):
+        used = {"longest": 40 * batches, "masked": batches, "full": 0, "least": 30, "most": 50}
+        line = {"t": "padding", "at": 1, "n": at, "batches": batches, "width": 128 * batches, **used}
+        lines.insert(at, json.dumps(line) + "\n")
+    lines.insert(33, '{"t": "padding", "at": 1, "n": 36, "bat\n')
+    later = (_line({"t": "step", "n": n, "dur": 1_000_000}) for n in range(40, 10_000))
+    path.write_text("".join(lines) + "".join(later))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.padding == BatchPadding(2, 256, 80, 2, 0, 30, 50)
+    path.write_text("".join(lines).replace('"longest": 80', '"longest": 800'))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.padding is None, "more is used than there is"
 
 
 @pytest.mark.parametrize(

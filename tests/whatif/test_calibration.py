@@ -115,6 +115,19 @@ def test_the_time_in_which_the_probe_notes_the_line_of_a_wait_is_no_part_of_a_st
     assert (step.scale < plain.scale) == (noted_us > 0), "less of the rest is taken for the profiler's"
 
 
+def test_all_lines_that_are_noted_in_a_stretch_take_time_but_not_known_calls() -> None:
+    made, sites = Made(), []
+    for number in range(4):
+        at = number * 2_000
+        made.step(number, at, at + 2_000).launch("gemm", (at + 2, at + 6), (at + 9, at + 12), number + 1)
+        made.op("aten::item", at + 100, at + 140).op("aten::mm", at + 190, at + 600)
+        sites += [site(at + 140 + lag_us, "train.py:9 log") for lag_us in (5, 10)]
+        sites.append(site(at + 145, "train.py:5 step") | {"dur_ns": 40_000})
+    step = step_of(made.trace(sync_sites=sites), Uncaptured(40, 1.5e6, 1.4e6, 1.6e6))
+    noted = sum(float(clock.noting_ns.sum()) for clock in step.graph.clocks)
+    assert noted == pytest.approx(4_000 * 1.3 * (5 + 10))
+
+
 def queued(count: int) -> Trace:
     """A step that launches works of 100 µs faster than they run; the last launch takes 5 ms."""
     made = Made()

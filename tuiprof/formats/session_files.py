@@ -28,7 +28,7 @@ from tuiprof.system.files import UNDECODABLE, read_end, read_small_json
 if TYPE_CHECKING:
     import polars as pl
 
-    from tuiprof.model.steps import SampledLine, Uncaptured, WorkerRestarts
+    from tuiprof.model.steps import BatchPadding, SampledLine, Uncaptured, WorkerRestarts
 
 
 _ENDINGS = (
@@ -152,6 +152,18 @@ class _Workers(msgspec.Struct):
     waited_ns: _Whole
 
 
+class _Padding(msgspec.Struct):
+    """How much of the batches looked at so far is padding."""
+
+    batches: _Whole
+    width: _Whole
+    longest: _Whole
+    masked: _Whole
+    full: _Whole
+    least: _Whole
+    most: _Whole
+
+
 class _Host(msgspec.Struct):
     """What the recorder measured of the host."""
 
@@ -228,6 +240,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         host.bf16,
         _lines(log, meta.cwd),
         _restarts(log),
+        _padding(steps.padding),
         tuple(times),
         later,
     )
@@ -268,6 +281,7 @@ class _Steps:
     after: deque[_Line] = field(default_factory=_NEWEST)  # after the last one
     resumed: list[_Line] = field(default_factory=list)  # right after the last capture
     device: deque[_Line] = field(default_factory=_NEWEST)  # what the device took
+    padding: _Padding | None = None  # the last of the first steps, as it is not written later
 
 
 def _read_steps(log: Path) -> _Steps:
@@ -278,6 +292,10 @@ def _read_steps(log: Path) -> _Steps:
         lines.seek(_counted_from(lines))
         while later < _LATER and (line := lines.readline(_LONGEST_LINE)):
             later += found.captured and len(found.before) >= 2 * MIN_STEPS
+            if line.startswith(b'{"t": "padding"'):
+                with suppress(*UNDECODABLE):  # a damaged line, or the one being written
+                    found.padding = msgspec.json.decode(line, type=_Padding)
+                continue
             is_step = line.startswith((b'{"t":"step"', b'{"t": "step"'))
             if not is_step and not line.startswith((b'{"t":"dev"', b'{"t": "dev"')):
                 continue
@@ -360,6 +378,15 @@ def _restarts(log: Path) -> WorkerRestarts | None:
     if found is None or min(found.n, found.starts, found.ns) <= 0:
         return None
     return WorkerRestarts(found.workers, found.starts, found.n, found.ns, max(found.waited_ns, 0))
+
+
+def _padding(found: _Padding | None) -> BatchPadding | None:
+    """Return how much of the batches is padding, if the sums make sense."""
+    from tuiprof.model.steps import BatchPadding
+
+    if found is None or not 0 < found.longest <= found.width or found.batches <= 0:
+        return None
+    return BatchPadding(**msgspec.structs.asdict(found))
 
 
 def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:

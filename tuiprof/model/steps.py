@@ -315,6 +315,19 @@ class WorkerRestarts:
     waited_ns: int  # total time it waited for the first batch of new workers
 
 
+@dataclass(frozen=True, slots=True)
+class BatchPadding:
+    """How much of some batches of text is padding, as sums over these batches."""
+
+    batches: int  # number of batches with tensors that may be tokens
+    width: int  # their columns
+    longest: int  # columns that at least one text of the batch uses
+    masked: int  # number of batches with a mask, which has the length of each text
+    full: int  # number of batches in which a text uses the whole width
+    least: int  # fewest columns that a batch uses
+    most: int  # most columns that a batch uses
+
+
 #: What some steps take longer stands out if it is this multiple of the difference between the median step and the 10th
 #: percentile: five standard deviations, if steps vary normally.
 _STANDS_OUT: Final = 4.0
@@ -346,6 +359,9 @@ class Uncaptured:
     #: Where the main thread was, by samples over the run, the most frequent first; empty = too few samples.
     lines: tuple[SampledLine, ...] = ()
     restarts: WorkerRestarts | None = None  # how loaders started their workers again; None = they did not
+    padding: BatchPadding | None = (
+        None  # how much of the batches is padding; None = no batches of text were seen
+    )
     times_ns: tuple[int, ...] = ()  # what each step took; empty = not known
     #: What steps after the capture took, if these are before it: they may be slower, but show how often a kind of step
     #: comes; empty = not known

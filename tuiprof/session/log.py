@@ -111,6 +111,20 @@ class WorkersStarted(msgspec.Struct, tag="workers", tag_field="t", gc=False):
     waited_ns: Whole  # total wait for the first batches, ns
 
 
+class BatchPadding(msgspec.Struct, tag="padding", tag_field="t", gc=False):
+    """How much of the looked-at batches of text is padding, as sums over all of them so far."""
+
+    at: Whole
+    n: Whole  # number of the running step
+    batches: Whole  # number of looked-at batches with tensors that may be tokens
+    width: Whole  # their columns
+    longest: Whole  # columns that at least one text of the batch uses
+    masked: Whole  # number of batches with a mask, which has the length of each text
+    full: Whole  # number of batches in which a text uses the whole width
+    least: Whole  # fewest columns that a batch uses
+    most: Whole  # most columns that a batch uses
+
+
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     """Device time of a step by device events, known some steps later."""
 
@@ -266,6 +280,7 @@ Record = (
     | LikelyStep
     | Lines
     | WorkersStarted
+    | BatchPadding
     | DeviceStep
     | Memory
     | Uses

@@ -60,8 +60,7 @@ def _twice_differentiable(evidence: Evidence) -> Iterator[Finding]:
     numbers = trace.ints("sequence")
     recorded = np.flatnonzero((numbers >= 0) & trace.is_category("cpu_op"))
     inside = calls.inside(recorded)
-    creating = (inside >= 0) & calls.backward[inside] & (calls.rows[inside] != recorded)
-    creating &= trace.named("^aten::", recorded)
+    creating = (inside >= 0) & calls.backward[inside] & trace.named("^aten::", recorded)
     recorded, inside = recorded[creating], inside[creating]
     if len(recorded) < MIN_OPERATORS * evidence.step_count:
         return

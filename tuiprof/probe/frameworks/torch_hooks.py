@@ -21,6 +21,7 @@ from ..given_steps import CALLED
 from ..isolation import leave_out
 from ..runtime import Hook, Runtime
 from ..steps import BATCH, LOOP, NO_CALL, RECORD, Steps
+from .batches import Batches
 from .model_calls import ModelCalls
 from .module_calls import ModuleCalls
 from .torch_capture import TorchProfiler, watch_profilers
@@ -428,6 +429,7 @@ def install_loader(runtime: Runtime, module: Any) -> None:
     note, clock, ident, part = steps.marks.append, monotonic_ns, get_ident, DATA
     quiet = BATCH + 1  # from this source on batches are no steps
     workers = _Workers(runtime, module._MultiProcessingDataLoaderIter)
+    batches = Batches(steps)
 
     @functools.wraps(original)
     def __next__(iterator: Any) -> Any:  # noqa: N807
@@ -439,7 +441,7 @@ def install_loader(runtime: Runtime, module: Any) -> None:
                 raise
         began = clock()
         try:
-            return original(iterator)
+            batch = original(iterator)
         except BaseException as error:
             if isinstance(error, StopIteration):
                 workers.stopped(iterator, clock() - began)
@@ -450,6 +452,9 @@ def install_loader(runtime: Runtime, module: Any) -> None:
             note((part, began, t, ident()))
             if workers.fresh is not None and workers.fresh() is iterator:
                 workers.first_batch(t - began)
+        if steps.n >= batches.due:
+            batches.look(batch)
+        return batch
 
     def looking(iterator: Any) -> Any:
         """Batches are the steps, or may be."""
@@ -459,7 +464,6 @@ def install_loader(runtime: Runtime, module: Any) -> None:
         try:
             batch = original(iterator)
             more = True
-            return batch
         except BaseException as error:
             leave_out(error)
             raise
@@ -471,6 +475,9 @@ def install_loader(runtime: Runtime, module: Any) -> None:
             if not more:
                 workers.stopped(iterator, t - began)
             hook.call(steps.data_ended, began, t, more)
+        if steps.n >= batches.due:
+            batches.look(batch)
+        return batch
 
     __next__._tuiprof = True  # type: ignore[attr-defined]
     iterator_class.__next__ = __next__

@@ -1,0 +1,161 @@
+"""Batches of text are padded to a fixed length that none of their texts has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import ACCUMULATE, Calls, arguments, index_of_outer
+from tuiprof.analyses.shared.optimizers import CLEARS
+from tuiprof.analyses.shared.waits import outermost
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Floats, Ints, Mask
+from tuiprof.model.steps import BatchPadding
+from tuiprof.model.units import format_count
+from tuiprof.whatif import Edit, EditRange
+
+#: Minimum number of batches, and the maximum share of their columns that texts use.
+MIN_BATCHES: Final = 3
+MAX_USED: Final = 0.75
+#: Without a mask, the longest text of some batch is longer by at least this share of the width than that of another.
+MIN_VARIED: Final = 1 / 64
+#: Lengths that are multiples of 8 are longer by this on average.
+_ROUNDED: Final = 3.5
+#: Share of what padding takes that stays where it helps least: kernels of shorter texts use less of the device.
+_STAYS: Final = 0.25
+#: No kernel, and no operator on a CPU, becomes shorter than this, ns.
+_SHORTEST_NS: Final = 2_000
+_SHORTEST_ON_CPU_NS: Final = 5_000
+#: Their work grows with the square of the length. In kernels of other operators it grows with the length.
+_QUADRATIC: Final = (
+    r"^aten::(bmm|baddbmm|_softmax|_softmax_backward_data|_?scaled_dot_product\w*"
+    r"|_(flash|efficient|cudnn)_attention\w*)$"
+)
+#: Layers, where a step does not compute gradients.
+_LAYER: Final = r"^aten::(embedding|linear|addmm|mm|bmm|matmul|scaled_dot_product_attention)$"
+#: What is done for each parameter, whatever the length.
+_OF_PARAMETERS: Final = r"^aten::_(foreach|amp)_|^_?c10d|record_param_comms|nccl|gloo"
+#: Attention that leaves padding out, as do nested tensors.
+_WITHOUT_PADDING: Final = r"(?i)var_?len|nested|jagged|unpad"
+_GRAPH: Final = r"^(cuda|hip)GraphLaunch"
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for padding in the batches that the probe has looked at."""
+    seen = trace.uncaptured.padding if trace.uncaptured is not None else None
+    if seen is None or not evidence.stepped or not is_padding(seen):
+        return
+    # A graph has one length, and XLA compiles a program for each.
+    if evidence.is_jax or trace.named(_GRAPH, trace.host_calls).any():
+        return
+    without = trace.named(_WITHOUT_PADDING, trace.device_work).any() or len(trace.operators(_WITHOUT_PADDING))
+    if without or _is_cut(trace, seen):
+        return
+    calls = evidence.calls
+    chosen, work = _of_tokens(calls, evidence)
+    rows = work if len(work) else calls.rows[chosen]
+    if not len(rows):
+        return
+    used, rounded = seen.longest / seen.width, (seen.longest + _ROUNDED * seen.batches) / seen.width
+    edits = EditRange(
+        _shortened(calls, chosen, work, rounded, rounded**2, (1 + rounded) / 2),
+        _shortened(calls, chosen, work, *2 * (rounded + _STAYS * (1 - rounded),), 1.0),
+        _shortened(calls, chosen, work, used, used**2, used),
+    )
+    width, longest = (format_count(round(total / seen.batches)) for total in (seen.width, seen.longest))
+    yield Finding(
+        f"batches are padded to {width} tokens, their longest text has {longest} on average",
+        "",
+        "pad to the longest text of each batch (DataCollatorWithPadding with padding='longest', "
+        "pad_to_multiple_of=8), and sort texts by length, which saves more; torch.compile needs few lengths or "
+        "dynamic=True",
+        "medium",
+        f"in {seen.batches} batches, looked at when they were loaded, "
+        + (
+            "the mask is the same in all other columns"
+            if seen.masked == seen.batches
+            else "all texts have one value in all other columns, and the longest text differs"
+        ),
+        *edits,
+        event=trace.longest(rows),
+    )
+
+
+def is_padding(seen: BatchPadding) -> bool:
+    """Whether enough of the columns are unused, and these are padding rather than columns that happen to be alike."""
+    if seen.batches < MIN_BATCHES or seen.longest > MAX_USED * seen.width:
+        return False
+    varied = (seen.most - seen.least) * seen.batches >= MIN_VARIED * seen.width
+    return seen.masked == seen.batches or (not seen.full and varied)
+
+
+def _is_cut(trace: Trace, seen: BatchPadding) -> bool:
+    """Whether the script shortens its batches itself, as far as shapes were recorded."""
+    widths = [
+        given.dims[1][1]
+        for _, given in arguments(trace, trace.operators("^aten::embedding$"))
+        if len(given.dims) > 1 and isinstance(given.dims[1], list) and len(given.dims[1]) == 2
+    ]
+    known = [width for width in widths if isinstance(width, int)]
+    return bool(known) and max(known) * seen.batches < (1 + MAX_USED) / 2 * seen.width
+
+
+def _of_tokens(calls: Calls, evidence: Evidence) -> tuple[Mask, Ints]:
+    """Return the calls and the device work of forward and backward passes: from the first layer of a step to the last.
+
+    What is done for each parameter is no part of them.
+    """
+    trace = calls.trace
+    apart = evidence.updates.hold(calls.rows) | calls.within(CLEARS)
+    apart |= trace.named(f"{ACCUMULATE}|{_OF_PARAMETERS}", calls.rows)
+    layer = calls.backward | calls.differentiated | trace.named(_LAYER, calls.rows)
+    layers = np.flatnonzero(layer & ~apart & (calls.steps >= 0))
+    count = len(trace.steps)
+    begins, ends = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+    np.minimum.at(begins, calls.steps[layers], trace.starts[calls.rows[layers]])
+    np.maximum.at(ends, calls.steps[layers], trace.ends[calls.rows[layers]])
+
+    def within(rows: Ints) -> Mask:
+        steps, starts = trace.steps.step_of[rows], trace.starts[rows]
+        inside: Mask = (steps >= 0) & (starts >= begins[steps]) & (starts < ends[steps])
+        return inside
+
+    work, launches = trace.device_work, trace.links.launch_of[trace.device_work]
+    mine = (launches >= 0) & within(np.maximum(launches, 0)) & ~calls.launched_by(apart)
+    mine &= ~(calls.works_of("collective") | trace.is_category("memcpy", rows=work))
+    return within(calls.rows) & ~apart, work[mine]
+
+
+def _shortened(
+    calls: Calls, chosen: Mask, work: Ints, keep: float, keep_quadratic: float, keep_copies: float
+) -> Edit:
+    """Return the edit in which device work, or on a CPU the time of operators, keeps some shares.
+
+    Copies may be casts of weights, which do not become shorter.
+    """
+    trace = calls.trace
+    quadratic = outermost(trace, trace.operators(_QUADRATIC))
+    if not len(work):
+        rows = calls.rows[chosen]
+        squared = calls.mask(calls.inside(quadratic))[chosen]
+        return Edit.of_host(
+            trace, rows, _at_least(trace, rows, np.where(squared, keep_quadratic, keep), True)
+        )
+    launches = trace.links.launch_of[work]
+    which = np.isin(trace.device_work, work)
+    squared = (index_of_outer(trace, quadratic, launches) >= 0) | calls.works_of("attention")[which]
+    shares = np.select([squared, calls.works_of("copy")[which]], [keep_quadratic, keep_copies], keep)
+    return Edit(work=work, keep=_at_least(trace, work, shares, False))
+
+
+def _at_least(trace: Trace, rows: Ints, shares: Floats, on_cpu: bool) -> Floats:
+    """Return the shares that remain, with a minimum of time."""
+    shortest = _SHORTEST_ON_CPU_NS if on_cpu else _SHORTEST_NS
+    result: Floats = np.maximum(shares, np.minimum(shortest / np.maximum(trace.lengths(rows), 1), 1.0))
+    return result
+
+
+RULE = AdviceRule("padded-batches", find)
