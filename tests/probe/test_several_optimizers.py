@@ -119,6 +119,8 @@ for i in range(12):
     for one in (g,) if i else (): one(i)
     for one in (d,): one(i)
 """
+TAKEN_OVER = "for i in range(20):\n    for one in ((d,) if i < 5 else (g, a)): one(i)"
+JOINED = TAKEN_OVER.replace("(g, a)", "(g, a, d)")
 TWO_LOOPS = "for i in range(20): d(i); g(i)\nfor i in range(20, 40): a(i); d(i); g(i)"
 LATER_AROUND = """
 for i in range(20):
@@ -204,6 +206,8 @@ def test_a_step_ends_with_the_last_optimizer_of_its_iteration(
         (TWICE_AT_TIMES, 24),
         (THRICE_FROM_20_ON, 26),
         (TWO_LOOPS, 22),
+        (TAKEN_OVER, 10),
+        (JOINED, 10),
     ],
 )
 def test_an_optimizer_that_steps_now_and_then_changes_no_count(
