@@ -1445,8 +1445,22 @@ def test_batches_of_which_some_are_full_are_padded_if_all_have_masks() -> None:
 
 def test_a_model_that_leaves_padding_out_does_not_compute_it() -> None:
     plain, without = "flash_attn::_flash_attn_forward", "flash_attn::_flash_attn_varlen_forward"
-    assert finding(padded((plain, ((FLASH, 100),))), "padded-batches") is not None
+    more = found(padded((plain, ((FLASH, 100),))), "padded-batches")["wins_ns"]
+    less = found(padded(), "padded-batches")["wins_ns"]
+    assert more - less == pytest.approx(0.75 * 100_000, rel=0.05), "attention, whoever calls it"
     assert finding(padded((without, ((FLASH, 100),))), "padded-batches") is None
+
+
+@pytest.mark.parametrize(("width", "advised"), [(128, True), (64, False), ("many", True)])
+def test_batches_may_be_shortened_before_the_model_sees_them(width: Any, advised: bool) -> None:
+    trace = padded()
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            return json.dumps({"args": {"Input Dims": [[400, 8], [16, width], [], [], []]}})
+
+    trace._raw = Texts()
+    assert (finding(trace, "padded-batches") is not None) == advised
 
 
 def test_cuda_graphs_have_one_length() -> None:

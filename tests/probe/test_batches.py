@@ -192,10 +192,11 @@ def often_full() -> dict[str, Any]:
         lambda: ids(16, 129, lengths(16, 60))[:, 1:],
         with_labels,
         often_full,
+        lambda: {"source": ids(16, 256, lengths(16, 60)), **masked()},
     ],
     ids=[
         *("mask", "left", "bool", "inverted", "user dict", "nested", "ids alone", "int32", "slice", "labels"),
-        "full",
+        *("full", "wider without mask"),
     ],
 )
 def test_padded_texts(make: Callable[[], Any]) -> None:
@@ -260,6 +261,7 @@ def same_length() -> Any:
     [
         lambda: ids(16, 128, torch.full((16,), 128)),
         lambda: {**masked(), "pixel_values": torch.zeros(16, 3, 8, 8)},
+        lambda: {**masked(), "image": torch.zeros(16, 3, 8, 8, dtype=torch.uint8)},
         lambda: (torch.zeros(4, 3, 32, 32), torch.randint(0, 9, (4, 32, 32))),
         lambda: torch.randint(0, 9, (16, 1)),
         lambda: torch.zeros(16, 128, dtype=torch.int64),
@@ -276,7 +278,16 @@ def same_length() -> Any:
         lambda: {"ids": ids(16, 128, lengths(16, 60)), "next": torch.randint(0, 99, (16, 128))},
     ],
     ids=[
-        *("full", "with pictures", "label pictures", "labels", "constant", "floats", "multi-hot"),
+        *(
+            "full",
+            "with pictures",
+            "with images",
+            "label pictures",
+            "labels",
+            "constant",
+            "floats",
+            "multi-hot",
+        ),
         *("pictures", "ordinal", "counts", "features", "grid", "same length", "narrow", "one row", "others"),
     ],
 )
@@ -321,12 +332,17 @@ class Odd:
         lambda: ids(16, 128, lengths(16, 60)).t().contiguous().t(),
         lambda: ids(16, 128, lengths(16, 60)).to_sparse(),
         lambda: torch.empty(0, 128, dtype=torch.int64),
+        lambda: torch.zeros(4097, 32, dtype=torch.int64),
+        lambda: torch.empty(2, 9_000_000, dtype=torch.int64)[:, :64],  # of which nothing is ever touched
         lambda: None,
         lambda: [Odd(), "text", 3],
         Odd,
         lambda: [[[ids(16, 128, lengths(16, 60))]]],
     ],
-    ids=["subclass", "meta", "transposed", "sparse", "empty", "none", "objects", "object", "deep"],
+    ids=[
+        *("subclass", "meta", "transposed", "sparse", "empty", "long", "far apart"),
+        *("none", "objects", "object", "deep"),
+    ],
 )
 def test_other_batches_are_left_alone(make: Callable[[], Any]) -> None:
     assert looked_at(make) is None
@@ -337,6 +353,18 @@ def test_tensors_whose_memory_was_freed_are_not_read() -> None:
     for tensor in batch.values():
         tensor.untyped_storage().resize_(64)
     assert looked_at(lambda: batch) is None
+    tokens = ids(17, 128, lengths(17, 60))[1:]
+    assert looked_at(lambda: tokens) is not None
+    tokens.untyped_storage().resize_(16 * 128 * 8)  # it begins with the second row
+    assert looked_at(lambda: tokens) is None
+
+
+@pytest.mark.skipif(not hasattr(torch._C, "_is_cow_tensor"), reason="this PyTorch copies at once")
+def test_memory_that_is_copied_when_it_is_written_to_stays_shared() -> None:
+    tokens = ids(16, 128, lengths(16, 60))
+    lazy = torch._lazy_clone(tokens)
+    assert looked_at(lambda: lazy) is None
+    assert torch._C._is_cow_tensor(lazy)
 
 
 def test_no_code_of_a_container_runs() -> None:

@@ -128,6 +128,15 @@ def test_all_lines_that_are_noted_in_a_stretch_take_time_but_not_known_calls() -
     assert noted == pytest.approx(4_000 * 1.3 * (5 + 10))
 
 
+def test_one_step_that_stands_out_is_no_habit_nor_are_pauses() -> None:
+    usual = [1_000_000] * 17
+    once, twice = (Uncaptured(20, 1e6, 0.95e6, 1.1e6, times_ns=(*usual, *[3_000_000] * n)) for n in (1, 2))
+    paused = Uncaptured(20, 1e6, 0.95e6, 1.1e6, times_ns=(*twice.times_ns, 900_000_000))
+    assert once.outliers_ns(1e9) == 0
+    assert twice.outliers_ns(1e9) == pytest.approx(2 * 2_000_000 / 19)
+    assert paused.outliers_ns(1e7) == pytest.approx(2 * 2_000_000 / 20)
+
+
 def queued(count: int) -> Trace:
     """A step that launches works of 100 µs faster than they run; the last launch takes 5 ms."""
     made = Made()
