@@ -1425,11 +1425,13 @@ def test_padding_costs_work_by_its_length_and_attention_by_the_square() -> None:
         # Three quarters and more of the columns are used.
         BatchPadding(batches=4, width=512, longest=400, masked=4, full=0, least=90, most=110),
         BatchPadding(batches=2, width=256, longest=120, masked=2, full=0, least=50, most=70),
+        # The script cuts its batches.
+        BatchPadding(batches=4, width=512, longest=240, masked=4, full=0, least=50, most=70, cut=True),
         # Without masks: all batches use the same columns, or one uses all of them.
         BatchPadding(batches=4, width=512, longest=240, masked=0, full=0, least=60, most=60),
         BatchPadding(batches=4, width=512, longest=308, masked=3, full=1, least=60, most=128),
     ],
-    ids=["nothing seen", "long texts", "two batches", "same columns", "one is full"],
+    ids=["nothing seen", "long texts", "two batches", "cut", "same columns", "one is full"],
 )
 def test_batches_that_are_not_padded(seen: BatchPadding | None) -> None:
     assert finding(padded(seen=seen), "padded-batches") is None

@@ -162,6 +162,7 @@ class _Padding(msgspec.Struct):
     full: _Whole
     least: _Whole
     most: _Whole
+    cut: bool = False
 
 
 class _Host(msgspec.Struct):

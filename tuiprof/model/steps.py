@@ -326,6 +326,7 @@ class BatchPadding:
     full: int  # number of batches in which a text uses the whole width
     least: int  # fewest columns that a batch uses
     most: int  # most columns that a batch uses
+    cut: bool = False  # in the capture, models got fewer columns than the batches have
 
 
 #: What some steps take longer stands out if it is this multiple of the difference between the median step and the 10th

@@ -144,6 +144,7 @@ class Runtime:
         self.capture.alone = self._alone
         self._explicit = self.hook("tuiprof.step")
         self.models: Any = None  # see torch_hooks; None = PyTorch is not there
+        self.batches: Any = None  # what it knows of the batches of loaders, likewise
         self._told: set[str] = set()
         self.has_left = False  # the process was attached to, and has been left again
         self._begin()

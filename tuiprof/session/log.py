@@ -123,6 +123,7 @@ class BatchPadding(msgspec.Struct, tag="padding", tag_field="t", gc=False):
     full: Whole  # number of batches in which a text uses the whole width
     least: Whole  # fewest columns that a batch uses
     most: Whole  # most columns that a batch uses
+    cut: bool = False  # in a capture, models got fewer columns than the batches have
 
 
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):

@@ -40,6 +40,7 @@ _LAYER: Final = r"^aten::(embedding|linear|addmm|mm|bmm|matmul|scaled_dot_produc
 _OF_PARAMETERS: Final = r"^aten::_(foreach|amp)_|^_?c10d|record_param_comms|nccl|gloo"
 #: Attention that leaves padding out, as do nested tensors.
 _WITHOUT_PADDING: Final = r"(?i)var_?len|nested|jagged|unpad"
+_COMPILED: Final = r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction)"
 _GRAPH: Final = r"^(cuda|hip)GraphLaunch"
 
 
@@ -70,14 +71,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"batches are padded to {width} tokens, their longest text has {longest} on average",
         "",
         "pad to the longest text of each batch (DataCollatorWithPadding with padding='longest', "
-        "pad_to_multiple_of=8), and sort texts by length, which saves more; torch.compile needs few lengths or "
-        "dynamic=True",
+        "pad_to_multiple_of=8), and sort texts by length, which saves more"
+        + ("; torch.compile needs few lengths, or dynamic=True" if trace.names_like(_COMPILED).any() else ""),
         "medium",
-        f"in {seen.batches} batches, looked at when they were loaded, "
+        f"measured in {seen.batches} batches as they were loaded: "
         + (
-            "the mask is the same in all other columns"
+            "texts are as long as their masks say"
             if seen.masked == seen.batches
-            else "all texts have one value in all other columns, and the longest text differs"
+            else "all other columns have one value, and the longest text differs from batch to batch"
         ),
         *edits,
         event=trace.longest(rows),
@@ -86,7 +87,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 def is_padding(seen: BatchPadding) -> bool:
     """Whether enough of the columns are unused, and these are padding rather than columns that happen to be alike."""
-    if seen.batches < MIN_BATCHES or seen.longest > MAX_USED * seen.width:
+    if seen.cut or seen.batches < MIN_BATCHES or seen.longest > MAX_USED * seen.width:
         return False
     varied = (seen.most - seen.least) * seen.batches >= MIN_VARIED * seen.width
     return seen.masked == seen.batches or (not seen.full and varied)

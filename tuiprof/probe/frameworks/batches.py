@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import UserDict
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from struct import unpack
 from time import monotonic_ns
 from typing import Any, Callable, NamedTuple
@@ -42,6 +42,8 @@ class Batches:
         self._read: Callable[[int, int, int], memoryview] | None = None
         self._batches = self._width = self._longest = self._masked = self._full = self._most = 0
         self._least = _NEVER
+        self._widths: set[int] = set()
+        self._cut: bool | None = None  # None = no model was called on tokens in a capture
 
     def look(self, batch: Any) -> None:
         """Record how much of a batch is padding, if it has tokens."""
@@ -64,9 +66,43 @@ class Batches:
         self._masked += found.masked
         self._full += not found.unused
         self._least, self._most = min(self._least, used), max(self._most, used)
+        self._widths.update(range(found.width - 1, found.width + 2))  # next words are the targets of words
+        self._record(n)
+
+    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record if models get fewer columns than the batches have, as the script cuts them itself."""
+        if self._cut is False or not self._batches:
+            return
+        try:
+            torch = sys.modules["torch"]
+            if torch.jit.is_tracing():
+                return  # sizes are part of the graph then
+            with torch._C.DisableTorchFunction():
+                tensors = [
+                    value for value in chain(_values(args), _values(kwargs)) if type(value) is torch.Tensor
+                ]
+                if any(not self._widths.isdisjoint(tensor.shape) for tensor in tensors):
+                    self._cut = False
+                elif self._cut is None and any(
+                    len(tensor.shape) == 2
+                    and tensor.shape[1] > 1
+                    and tensor.dtype in (torch.int64, torch.int32)
+                    for tensor in tensors
+                ):
+                    self._cut = True
+                else:
+                    return
+        except Exception as error:  # arguments of any kind
+            if raised_by_signal_handler(error):
+                raise
+            return
+        self._record(self._steps.n)
+
+    def _record(self, n: int) -> None:
         sums = {"batches": self._batches, "width": self._width, "longest": self._longest}
         kinds = {"masked": self._masked, "full": self._full, "least": self._least, "most": self._most}
-        self._steps.out.append((RECORD, {"t": "padding", "at": monotonic_ns(), "n": n, **sums, **kinds}))
+        known = {**sums, **kinds, "cut": bool(self._cut)}
+        self._steps.out.append((RECORD, {"t": "padding", "at": monotonic_ns(), "n": n, **known}))
 
     def _padding(self, batch: Any, torch: Any) -> _Padding | None:
         """Return the padding of the widest tokens, those with a mask first; None = no tensor may be tokens."""

@@ -312,17 +312,25 @@ class Models:
     """The timed models of this process."""
 
     def __init__(self, runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
+        self._runtime = runtime
         self._hook = runtime.hook("torch.nn.Module")
         self._steps = runtime.steps
         self._torch = torch
         self._compiling = compiling
         self._wrapped: set[type] = set()
-        self._used = _Used(self._hook, self._steps, ModelCalls(torch).name)
+        self._calls = ModelCalls(torch)
+        self._used = _Used(self._hook, self._steps, self._name)
         for name in _HANDLED:
             self._watch(name)
         self._time_saving()
         if _COMPILED in sys.modules:
             self.wrap(sys.modules[_COMPILED].OptimizedModule)
+
+    def _name(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *more: Any) -> str:
+        """Return the name of a call's range in a capture."""
+        if self._runtime.batches is not None:
+            self._runtime.batches.given(args, kwargs)
+        return self._calls.name(model, args, kwargs, *more)
 
     def _watch(self, name: str) -> None:
         """Record models from a method that is called on whole models."""
@@ -429,7 +437,7 @@ def install_loader(runtime: Runtime, module: Any) -> None:
     note, clock, ident, part = steps.marks.append, monotonic_ns, get_ident, DATA
     quiet = BATCH + 1  # from this source on batches are no steps
     workers = _Workers(runtime, module._MultiProcessingDataLoaderIter)
-    batches = Batches(steps)
+    batches = runtime.batches = Batches(steps)
 
     @functools.wraps(original)
     def __next__(iterator: Any) -> Any:  # noqa: N807
