@@ -259,9 +259,17 @@ def test_gradients_that_may_be_needed(trace: Trace) -> None:
 
 
 def of_two_losses(
-    between: str = "", stores: bool = True, adds: bool = True, known: bool = True, other_us: float = 1
+    between: str = "",
+    stores: str = "all",
+    adds: bool = True,
+    known: bool = True,
+    other_us: float = 1,
 ) -> Trace:
-    """Steps with a backward pass for each of two heads on the same four layers."""
+    """Steps with a backward pass for each of two heads on the same four layers.
+
+    The first stores the gradients of ``all`` layers, of ``none``, of the ``head`` only, or gives them to
+    ``autograd.grad``, which records the nodes that store, but calls nothing in them.
+    """
     steps = Steps()
     for _ in range(4):
         steps.op("aten::conv2d", ((GEMM, other_us),))
@@ -272,14 +280,18 @@ def of_two_losses(
                 sequence = number if known or number > 2 else None
                 steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 150),), sequence=sequence, track=BACKWARD)
                 added = head == 5 and number < 4
-                if not stores and head == 4:
+                if head == 4 and (stores == "none" or (stores == "head" and number < 4)):
                     continue
                 inside = "aten::add_" if added and adds else "aten::detach"
+                if head == 4 and stores == "autograd.grad":
+                    inside = ""
                 work = ((ELEMENTWISE, 20),) * (added and adds)
                 steps.op(ACCUMULATE, work, inside=inside, track=BACKWARD)
                 if number == 2:
                     steps.op("aten::add", ((ELEMENTWISE, 30),), track=BACKWARD)
-            if between and head == 4:
+            if between.startswith("aten::") and head == 4:
+                steps.op(between, ((ELEMENTWISE, 10),))
+            elif between and head == 4:
                 steps.within(between, ("aten::_foreach_mul_", ((ELEMENTWISE, 10),)))
         steps.within("Optimizer.step#SGD.step", ("aten::_fused_sgd_", ((ELEMENTWISE, 100),)))
         steps.end()
@@ -301,7 +313,10 @@ def test_a_graph_that_two_losses_go_through() -> None:
     [
         of_two_losses(between="Optimizer.step#Adam.step"),
         of_two_losses(between="Optimizer.zero_grad#SGD.zero_grad"),
-        of_two_losses(stores=False),
+        of_two_losses(between="aten::zero_"),
+        of_two_losses(stores="none"),
+        of_two_losses(stores="autograd.grad"),
+        of_two_losses(stores="head"),
         of_two_losses(adds=False),
         of_two_losses(other_us=40_000),
         cleared(fills=False, passes=2),
@@ -309,7 +324,10 @@ def test_a_graph_that_two_losses_go_through() -> None:
     ids=[
         "an update between",
         "gradients of their own",
+        "gradients that are set to zero",
         "of autograd.grad",
+        "of autograd.grad, which passes the nodes that store",
+        "of other weights",
         "that replace others",
         "a small part",
         "two graphs",
