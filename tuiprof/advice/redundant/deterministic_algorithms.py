@@ -24,7 +24,9 @@ _SORTED: Final = r"^aten::index_put_$"
 #: need one launch instead of two dozen, but take about as long for many long rows: docs/predictions.md.
 _KEEP_HOST: Final = 0.1
 _KEEP_WORK: Final = (1.0, 0.3)
-_INSTEAD: Final = "torch.use_deterministic_algorithms(False), the default, if the last bits of results may differ between runs"
+_INSTEAD: Final = (
+    "torch.use_deterministic_algorithms(False), the default, if the last bits may differ between runs"
+)
 _WITHOUT_FILLS: Final = (
     "; if they may not, torch.utils.deterministic.fill_uninitialized_memory = False removes the fills alone"
 )
