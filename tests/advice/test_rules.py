@@ -1667,6 +1667,15 @@ def test_operations_of_jax_outside_of_a_jit_are_named_by_the_function_to_compile
 
 
 @pytest.mark.parametrize(
+    ("framework", "function"),
+    [("JAX 0.11.2", "train.py loss() from line 12"), ("PyTorch 2.11", "ufuncs.py power() from line 2602")],
+)
+def test_files_of_jax_are_not_the_users_function(framework: str, function: str) -> None:
+    trace = run_one_by_one(3, framework=framework)
+    assert Evidence(trace, {}).function_of(int(trace.operators("mul")[0])) == function
+
+
+@pytest.mark.parametrize(
     ("busy", "idle", "usable", "op_us", "threads"),
     [
         (1.0, 3.2, 4, 900, 4),
@@ -2618,7 +2627,14 @@ def test_tensors_formatted_as_text_are_read_and_computed_with() -> None:
     # All of it, from the first operator to the last.
     part = Evidence(trace, {}).host_part
     assert row["wins_ns"] == pytest.approx(part * len(SHOWN) * 40_000, rel=0.1)
-    others = {"waits-in-turn", "size-from-device", "array-read", "kernel-loop", "blocking-copy"}
+    others = {
+        "elementwise-chain",
+        "waits-in-turn",
+        "size-from-device",
+        "array-read",
+        "kernel-loop",
+        "blocking-copy",
+    }
     assert not others & set(rows["rule"]), "this says what to change"
 
 
