@@ -228,6 +228,29 @@ def test_a_mean_that_nothing_is_divided_by_is_no_norm() -> None:
     assert finding(gpu_bound(*NORM[:3], *NORM[3:4]), "unfused-norm") is None
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("square", "sum", "add", "sqrt", "mul", "sin", "div"),
+        ("linalg_vector_norm", "sub", "pow", "mul", "exp", "mul"),
+        ("sum", "add", "sub", "pow", "mul"),
+    ],
+    ids=["waves of a distance", "Gaussians of a distance", "the square of a difference"],
+)
+def test_functions_of_a_distance_are_no_norm(names: tuple[str, ...]) -> None:
+    reduces = ("sum", "linalg_vector_norm")
+    ops = [(f"aten::{name}", REDUCE if name in reduces else ELEMENTWISE, 90.0) for name in names]
+    assert finding(gpu_bound(NORM[0], *ops), "unfused-norm") is None
+
+
+def test_a_norm_by_the_standard_deviation_may_be_followed_by_a_curve() -> None:
+    names = ("mean", "sub", "std", "add", "div", "sin", "mul")
+    ops = [(f"aten::{name}", REDUCE if name in ("mean", "std") else ELEMENTWISE, 90.0) for name in names]
+    row = found(gpu_bound(NORM[0], *ops), "unfused-norm")
+    assert "mean → sub → std → add → div" in row["what"]
+    assert "sin" not in row["what"]
+
+
 def test_a_chain_of_elementwise_operators_is_one_kernel() -> None:
     chain = [("aten::mul", ELEMENTWISE, 90.0)] * 6
     row = found(gpu_bound(("aten::linear", GEMM, 300), *chain), "elementwise-chain")
