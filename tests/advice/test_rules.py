@@ -228,6 +228,29 @@ def test_a_mean_that_nothing_is_divided_by_is_no_norm() -> None:
     assert finding(gpu_bound(*NORM[:3], *NORM[3:4]), "unfused-norm") is None
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("square", "sum", "add", "sqrt", "mul", "sin", "div"),
+        ("linalg_vector_norm", "sub", "pow", "mul", "exp", "mul"),
+        ("sum", "add", "sub", "pow", "mul"),
+    ],
+    ids=["waves of a distance", "Gaussians of a distance", "the square of a difference"],
+)
+def test_functions_of_a_distance_are_no_norm(names: tuple[str, ...]) -> None:
+    reduces = ("sum", "linalg_vector_norm")
+    ops = [(f"aten::{name}", REDUCE if name in reduces else ELEMENTWISE, 90.0) for name in names]
+    assert finding(gpu_bound(NORM[0], *ops), "unfused-norm") is None
+
+
+def test_a_norm_by_the_standard_deviation_may_be_followed_by_a_curve() -> None:
+    names = ("mean", "sub", "std", "add", "div", "sin", "mul")
+    ops = [(f"aten::{name}", REDUCE if name in ("mean", "std") else ELEMENTWISE, 90.0) for name in names]
+    row = found(gpu_bound(NORM[0], *ops), "unfused-norm")
+    assert "mean → sub → std → add → div" in row["what"]
+    assert "sin" not in row["what"]
+
+
 def test_a_chain_of_elementwise_operators_is_one_kernel() -> None:
     chain = [("aten::mul", ELEMENTWISE, 90.0)] * 6
     row = found(gpu_bound(("aten::linear", GEMM, 300), *chain), "elementwise-chain")
@@ -1667,6 +1690,15 @@ def test_operations_of_jax_outside_of_a_jit_are_named_by_the_function_to_compile
 
 
 @pytest.mark.parametrize(
+    ("framework", "function"),
+    [("JAX 0.11.2", "train.py loss() from line 12"), ("PyTorch 2.11", "ufuncs.py power() from line 2602")],
+)
+def test_files_of_jax_are_not_the_users_function(framework: str, function: str) -> None:
+    trace = run_one_by_one(3, framework=framework)
+    assert Evidence(trace, {}).function_of(int(trace.operators("mul")[0])) == function
+
+
+@pytest.mark.parametrize(
     ("busy", "idle", "usable", "op_us", "threads"),
     [
         (1.0, 3.2, 4, 900, 4),
@@ -2618,7 +2650,14 @@ def test_tensors_formatted_as_text_are_read_and_computed_with() -> None:
     # All of it, from the first operator to the last.
     part = Evidence(trace, {}).host_part
     assert row["wins_ns"] == pytest.approx(part * len(SHOWN) * 40_000, rel=0.1)
-    others = {"waits-in-turn", "size-from-device", "array-read", "kernel-loop", "blocking-copy"}
+    others = {
+        "elementwise-chain",
+        "waits-in-turn",
+        "size-from-device",
+        "array-read",
+        "kernel-loop",
+        "blocking-copy",
+    }
     assert not others & set(rows["rule"]), "this says what to change"
 
 

@@ -94,6 +94,34 @@ print(len(seen), *seen, *(sys.getrefcount(batch["input_ids"]) for batch in ready
     assert (looked.code, looked.out) == (plain.code, plain.out) == (0, plain.out)
 
 
+def test_the_compiler_sees_nothing_of_it(run_forked: Callable[..., Run]) -> None:
+    script = (
+        TEXTS
+        + """
+class Batches:
+    def __init__(self, loader): self.loader = iter(loader)
+    def __iter__(self): return self
+    def __next__(self): return next(self.loader)
+@torch.compile(backend="eager")
+def loop(batches):
+    total = 0.0
+    for batch in batches: total = total + model(batch["input_ids"], batch["attention_mask"]).sum()
+    return total
+for kind in (iter, Batches):
+    for _ in range(2):
+        total = loop(kind(DataLoader(texts, 8, collate_fn=collate)))
+        optimizer.zero_grad(); total.backward(); optimizer.step()
+from torch._dynamo.utils import counters
+print(dict(counters["stats"]), dict(counters["graph_break"]))
+"""
+    )
+    script = script.replace("Encoding(input_ids", "dict(input_ids")
+    done, plain = run_forked(script), run_forked(script, TUIPROF_SESSION="")
+    assert (done.code, done.err) == (plain.code, plain.err)
+    assert done.out == plain.out
+    assert "unique_graphs" in done.out
+
+
 def test_padding_is_advice_where_the_model_gets_the_padding(run_forked: Callable[..., Run]) -> None:
     script = TEXTS.replace("(400, 8), torch.nn.Linear(8, 2)", "(400, 512), torch.nn.Linear(512, 256)")
     script = script.replace(
@@ -334,13 +362,14 @@ class Odd:
         lambda: torch.empty(0, 128, dtype=torch.int64),
         lambda: torch.zeros(4097, 32, dtype=torch.int64),
         lambda: torch.empty(2, 9_000_000, dtype=torch.int64)[:, :64],  # of which nothing is ever touched
+        lambda: ids(2, 1 << 18, lengths(2, 60)),
         lambda: None,
         lambda: [Odd(), "text", 3],
         Odd,
         lambda: [[[ids(16, 128, lengths(16, 60))]]],
     ],
     ids=[
-        *("subclass", "meta", "transposed", "sparse", "empty", "long", "far apart"),
+        *("subclass", "meta", "transposed", "sparse", "empty", "long", "far apart", "wide"),
         *("none", "objects", "object", "deep"),
     ],
 )

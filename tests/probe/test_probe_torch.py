@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import textwrap
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from installed import needs
@@ -13,6 +15,7 @@ from probe_runs import Run
 
 from tuiprof.advice import priorities
 from tuiprof.formats import open_trace
+from tuiprof.probe.frameworks.model_calls import ModelCalls
 from tuiprof.session import log as records
 
 needs("torch")
@@ -400,9 +403,10 @@ def test_a_capture_marks_inputs_that_are_longer_by_one(run_forked: Callable[...,
         + """
 class Words(torch.nn.Embedding):
     def forward(self, ids, attention_mask=None, more=None): return super().forward(ids)
-class Series(torch.nn.Linear): pass
-words, cached, series, batches, learned = (
-    (Words if words else Series)(16, 4).eval() for words in (True, True, False, False, True))
+class Series(torch.nn.Linear):
+    def forward(self, x, past=None): return super().forward(x)
+words, cached, masked, series, stored, batches, learned = (
+    (Words if words else Series)(16, 4).eval() for words in (True, True, True, False, False, False, True))
 def write(loss):
     with torch.no_grad():
         ids = torch.ones(2, 5, dtype=torch.long)
@@ -410,7 +414,9 @@ def write(loss):
         for _ in range(3):
             words(ids, more=torch.ones(1000))
             cached(ids=ids[:, -1:], attention_mask=torch.ones_like(ids))
+            masked(ids[:, -1:], torch.ones_like(ids))
             series(x)
+            stored(x[:, -1:], x)
             ids, x = torch.cat([ids, ids[:, -1:]], 1), torch.cat([x, x[:, -1:]], 1)
         for size in (3, 5, 9): batches(torch.ones(size, 16))
     for length in (5, 6): learned(torch.ones(2, length, dtype=torch.long))
@@ -430,6 +436,24 @@ for _ in range(2): train(DataLoader(data, batch_size=64), write)
     ]
     one = [("6x2", "Words"), ("8x3", "Series"), ("7x2", "Words"), ("9x3", "Series")]
     assert marked == 2 * [(f"tuiprof.longer {shape}", name) for shape, name in one]
+
+
+def test_the_error_of_a_signal_handler_goes_through_the_name_of_a_call() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Model(torch.nn.Linear):  # type: ignore[name-defined,misc]
+        def modules(self) -> Any:
+            signal.raise_signal(signal.SIGALRM)
+
+    def handler(_: int, __: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeoutError):
+            ModelCalls(torch).name(Model(2, 2), (torch.ones(1, 2),), {}, True, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_capture_of_fake_tensors_warns_of_nothing(run_forked: Callable[..., Run]) -> None:

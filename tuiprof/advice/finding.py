@@ -234,7 +234,7 @@ class Evidence:
         frames, running = ancestry_of(trace, hosts[known]).frames, _frames.running_at_start(trace)
         found = [source_line(trace, row) for row in rows.tolist()]
         for index, codes in zip(known.tolist(), frames.tolist(), strict=True):
-            spot = _frames.spot([trace.names[code] for code in codes if code >= 0], running)
+            spot = _frames.spot([trace.names[code] for code in codes if code >= 0], running, self.is_jax)
             if spot is not None and not found[index]:
                 where, _, caller = spot
                 found[index] = _called_from(caller, where)

@@ -26,6 +26,11 @@ _MATMUL: Final = re.compile(r"^aten::(matmul|__matmul__|bmm|baddbmm|einsum|mm)$"
 _SOFTMAX: Final = re.compile(r"^aten::(softmax|_softmax|special_softmax)$")
 _MEAN: Final = re.compile(r"^aten::(mean|var|std|var_mean|std_mean|sum|norm|linalg_vector_norm)$")
 _ROOT: Final = re.compile(r"^aten::(r?sqrt_?|std|std_mean|pow_?|norm|linalg_vector_norm)$")
+#: Roots whose reciprocal scales: a distance times something is no norm.
+_DIVIDED_BY: Final = re.compile(r"^aten::(sqrt_?|std|norm|linalg_vector_norm)$")
+_DIVIDES: Final = re.compile(r"^aten::(div|reciprocal)_?$")
+#: No norm has these: radial functions of a distance do.
+_CURVES: Final = re.compile(r"^aten::(sin|cos|exp)_?$")
 _SCALE: Final = re.compile(r"^aten::(mul_?|div_?)$")
 _SHIFT: Final = ("aten::add", "aten::add_")
 #: Operators that copy the heads of an attention next to each other.
@@ -172,18 +177,25 @@ def _product(names: Sequence[str], run: Ints, light: Mask, positions: range) -> 
     return None
 
 
+def _ends_norm(name: str) -> bool:
+    return bool(_MEAN.match(name) or _CURVES.match(name))
+
+
 def _norms(names: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield first and last position of each written-out norm: from its first mean to its last scaling."""
     means = [i for i, name in enumerate(names) if _MEAN.match(name)]
     start = 0
     for root in (i for i, name in enumerate(names) if _ROOT.match(name)):
         first = next((i for i in means if start <= i < root), None)
-        if first is None:
+        squares = names[root].startswith("aten::pow") and names[root - 1] == "aten::sub"
+        if first is None or squares:
             continue
         # The next one begins with the next mean, or with the square before it.
-        until = next((i for i in means if i > root), len(names))
+        until = next((i for i in range(root + 1, len(names)) if _ends_norm(names[i])), len(names))
         scales = [i for i in range(root + 1, until) if _SCALE.match(names[i])]
         if not scales:  # the square of a variance
+            continue
+        if _DIVIDED_BY.match(names[root]) and not any(map(_DIVIDES.match, names[root:until])):
             continue
         if until < len(names) and _is_square(names[until - 1]) and scales[0] < until - 1:
             until -= 1

@@ -7,7 +7,7 @@ from typing import Final
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
-from tuiprof.model.units import format_ns
+from tuiprof.model.units import format_ns, plural
 from tuiprof.whatif import Edit
 from tuiprof.whatif.replay import NOISE_OF_WIN
 
@@ -29,8 +29,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "",
         "DataLoader(persistent_workers=True), which keeps them from one epoch to the next",
         "high",
-        f"{seen.starts} starts of loader workers in {seen.steps} steps, timed by the session; the saving is averaged "
-        "over all steps",
+        f"{plural(seen.starts, 'restart')} of loader workers in {seen.steps} steps, timed "
+        "by the session; the saving is averaged over all steps",
         Edit(),
         rare_ns=(likely, (1 - NOISE_OF_WIN) * least, (1 + NOISE_OF_WIN) * most),
     )

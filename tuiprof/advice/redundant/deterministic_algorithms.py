@@ -25,11 +25,10 @@ _SORTED: Final = r"^aten::index_put_$"
 _KEEP_HOST: Final = 0.1
 _KEEP_WORK: Final = (1.0, 0.3)
 _INSTEAD: Final = (
-    "torch.use_deterministic_algorithms(False), which is the default, if runs need not agree bit for bit: "
-    "that is lost"
+    "torch.use_deterministic_algorithms(False), the default, if the last bits may differ between runs"
 )
 _WITHOUT_FILLS: Final = (
-    "; torch.utils.deterministic.fill_uninitialized_memory = False keeps it, and only the fills disappear"
+    "; if they may not, torch.utils.deterministic.fill_uninitialized_memory = False removes the fills alone"
 )
 
 

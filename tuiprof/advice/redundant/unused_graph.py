@@ -80,9 +80,9 @@ def _twice_differentiable(evidence: Evidence) -> Iterator[Finding]:
     no_waits = np.empty(0, dtype=np.int64)
     event = int(calls.rows[np.argmax(chosen)])
     yield Finding(
-        f"backward passes record {format_count(round(count))} operators a step to be differentiated again, and are not",
+        f"backward passes record {format_count(round(count))} operators a step for a second one that never runs",
         evidence.function_of(event),
-        "without create_graph=True where gradients are not differentiated, as in validation",
+        "leave out create_graph=True where gradients are not differentiated again, as in validation",
         "high",
         "they create nodes, by their sequence numbers, and no backward pass visits these",
         *EditRange(

@@ -69,10 +69,10 @@ def _formatting(evidence: Evidence, tensors: list[Ints], rows: list[WaitLocation
     return Finding(
         f"tensors are formatted as text (print, an f-string), which reads from the device {evidence.rhythm(*rows)}",
         ", ".join(places[:_NAMED]) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""),
-        "format only what is written, every N steps: an f-string reads all of it even if the logger drops the text; of "
-        "one number, .item()",
+        "format tensors only in messages that are written, every N steps: an f-string reads them even if the logger "
+        "drops the message; for a single number, format .item()",
         "high",
-        "the operators by which PyTorch finds the width of numbers (isfinite, masked_select), and the reads after",
+        "PyTorch runs operators to find the width of the numbers (isfinite, masked_select), and reads the results",
         calls.edit(calls.mask(*tensors)) | Edit(host=between),
         event=rows[0].event,
     )

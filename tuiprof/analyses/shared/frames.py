@@ -133,10 +133,12 @@ def function_label(name: str, running: Set[str] = frozenset()) -> str:
     return f"{shorten(match['file'])} {match['function']}(){from_line}"
 
 
-def spot(frames: Sequence[str], running: Set[str] = frozenset()) -> tuple[str, str, str] | None:
+def spot(
+    frames: Sequence[str], running: Set[str] = frozenset(), jax: bool = False
+) -> tuple[str, str, str] | None:
     """Return the location of a stack (innermost frame first) in user or library code.
 
-    ``running`` are the frames of :func:`running_at_start`.
+    ``running`` are the frames of :func:`running_at_start`; ``jax`` = JAX's own tracer wrote them, without folders.
 
     Returns:
         The innermost frame outside the framework (if there is none, the innermost frame) as ``file:line`` or ``file
@@ -146,7 +148,11 @@ def spot(frames: Sequence[str], running: Set[str] = frozenset()) -> tuple[str, s
     read = [match for frame in frames if (match := _KINETO.match(frame) or _SITE.match(frame)) is not None]
     if not read:
         return None
-    outside = [match for match in read if not is_framework(match["file"])]
+    outside = [
+        match
+        for match in read
+        if not is_framework(match["file"]) and not (jax and _JAX_FILE.match(match.string))
+    ]
     here = outside[0] if outside else read[0]
     caller = next((match for match in outside if not _is_library(match["file"])), None)
     other = _label(caller, running) if caller is not None and caller is not here else ""

@@ -25,12 +25,18 @@ _NEVER = 1 << 62
 _MAX_VALUES = 20
 _MIN_WIDTH = 32
 #: A larger tensor would take too long.
-_MAX_ROWS, _MAX_BYTES = 4096, 1 << 26
+_MAX_ROWS, _MAX_WIDTH, _MAX_BYTES = 4096, 1 << 17, 1 << 26
 #: Fewer columns than this part of the width do not matter.
 _MIN_UNUSED = 8
 #: Rows in which a mask, and what the values are, is recognized.
 _SAMPLE = 8
 _READ = 0x100  # PyBUF_READ
+
+
+def is_compiling(torch: Any) -> bool:
+    """Whether the compiler traces the caller, a constant under torch.compile; a part of PyTorch may be there only."""
+    compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", None)
+    return bool(compiling is not None and compiling())
 
 
 class Batches:
@@ -46,11 +52,13 @@ class Batches:
         self._cut: bool | None = None  # None = no model was called on tokens in a capture
 
     def look(self, batch: Any) -> None:
-        """Record how much of a batch is padding, if it has tokens."""
+        """Record how much of a batch is padding, if it has tokens; not in a loop that is compiled."""
+        torch: Any = sys.modules.get("torch")
+        if is_compiling(torch):
+            return
         n = self._steps.n
         self.due = next((at for at in _AT if at > n), _NEVER)
         try:
-            torch = sys.modules["torch"]
             with torch._C.DisableTorchFunction():  # modes of the script see nothing of it
                 found = self._padding(batch, torch)
         except Exception as error:  # batches of any kind
@@ -145,7 +153,7 @@ class Batches:
         stride, of_columns = tensor.stride()
         size = tensor.element_size()
         length = ((rows - 1) * stride + width) * size
-        if not 0 < rows <= _MAX_ROWS or of_columns != 1 or length > _MAX_BYTES:
+        if not 0 < rows <= _MAX_ROWS or width > _MAX_WIDTH or of_columns != 1 or length > _MAX_BYTES:
             return None
         is_lazy = getattr(torch._C, "_is_cow_tensor", None)  # asking for its address would copy it
         if is_lazy is not None and is_lazy(tensor):

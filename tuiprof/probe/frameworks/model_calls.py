@@ -7,6 +7,8 @@ import math
 import weakref
 from typing import Any, NamedTuple
 
+from ..isolation import raised_by_signal_handler
+
 #: Arguments that are compared by value.
 _PLAIN = (bool, int, float, str, type(None))
 _SEVERAL = (dict, list, tuple)
@@ -71,7 +73,9 @@ class ModelCalls:
                     with mark(longer):
                         pass
                 again = self._again(model, known[1], args, kwargs, learning, step)
-        except Exception:  # tensors and models of any kind; those of inference mode count no changes
+        except Exception as error:  # tensors and models of any kind; those of inference mode count no changes
+            if raised_by_signal_handler(error):
+                raise
             again = ""
         return f"{type(model).__name__} #{known[1]}{'' if learning else ', no gradients'}{again}"
 
@@ -79,7 +83,7 @@ class ModelCalls:
         """Return the name of the mark of a call whose input is longer by one; empty = it is not.
 
         The input is the largest tensor of whole numbers, as of words, else the largest one. A mask grows with a cache
-        of keys and values, too.
+        of keys and values, too, and so does a cache that is a tensor, beside which what is new has a length of one.
         """
         if self._torch.jit.is_tracing():
             return ""  # sizes are part of the graph then
@@ -93,6 +97,8 @@ class ModelCalls:
         self._shapes[number] = now
         grown = [at for at, (old, new) in enumerate(zip(before, now)) if old != new]
         if len(before) != len(now) or len(grown) != 1 or now[grown[0]] != before[grown[0]] + 1:
+            return ""
+        if any(len(value.shape) == len(now) and value.shape[grown[0]] == 1 for value in tensors):
             return ""
         return f"{LONGER} {now[grown[0]]}x{math.prod(now[: grown[0]])}"
 

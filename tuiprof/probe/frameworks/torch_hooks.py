@@ -21,7 +21,7 @@ from ..given_steps import CALLED
 from ..isolation import leave_out
 from ..runtime import Hook, Runtime
 from ..steps import BATCH, LOOP, NO_CALL, RECORD, Steps
-from .batches import Batches
+from .batches import Batches, is_compiling
 from .model_calls import ModelCalls
 from .module_calls import ModuleCalls
 from .torch_capture import TorchProfiler, watch_profilers
@@ -438,9 +438,12 @@ def install_loader(runtime: Runtime, module: Any) -> None:
     quiet = BATCH + 1  # from this source on batches are no steps
     workers = _Workers(runtime, module._MultiProcessingDataLoaderIter)
     batches = runtime.batches = Batches(steps)
+    torch = sys.modules.get("torch")  # which may be importing the loader
 
     @functools.wraps(original)
     def __next__(iterator: Any) -> Any:  # noqa: N807
+        if is_compiling(torch):
+            return original(iterator)
         if steps.source < quiet and hook.on:
             try:
                 return looking(iterator)
