@@ -1,0 +1,1 @@
+"""What the programs of XLA tell: which instruction an event carries out, and what a program computes."""
