@@ -1393,6 +1393,25 @@ def test_on_a_cpu_the_operators_of_a_word_are_shorter() -> None:
     assert left.mean(axis=0) == pytest.approx([10 / (4 * 102), 10 / 196], rel=0.02)
 
 
+@pytest.mark.parametrize(("loads", "advised"), [(("first",), True), (("first", "each"), False)])
+def test_texts_that_a_loader_gives_in_order_of_length_are_not_written(
+    loads: tuple[str, ...], advised: bool
+) -> None:
+    made, at = Made(), 0.0
+    for number in range(4):
+        begin = at
+        for length in range(99, 105):
+            if ("first" if length == 99 else "each") in loads:
+                made.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 9)
+            if length > 99:
+                made.add("annotation", f"tuiprof.longer {length}x4", at + 10, at + 10.1)
+            made.add("annotation", "GPT #1, no gradients", at + 11, at + 999)
+            made.op("aten::linear", at + 12, at + 802)
+            at += 1_000
+        made.step(number, begin, at)
+    assert (finding(made.trace(), "key-value-cache") is not None) == advised
+
+
 FLASH = "pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 64, 4, bfloat16>>"
 COPY = "void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda>"
 #: Half of the columns are used, as 60 and the rounding up of lengths by 4 on average are half of 128.
@@ -1400,7 +1419,10 @@ HALF = BatchPadding(batches=4, width=4 * 128, longest=4 * 64 - 14, masked=4, ful
 
 
 def padded(
-    *more: tuple[str, tuple[tuple[str, float], ...]], attention: str = FLASH, seen: BatchPadding | None = HALF
+    *more: tuple[str, tuple[tuple[str, float], ...]],
+    attention: str = FLASH,
+    seen: BatchPadding | None = HALF,
+    calls_per_step: int = 0,
 ) -> Trace:
     """Steps of two layers with attention, whose batches were looked at before the capture."""
     steps = Steps()
@@ -1411,6 +1433,8 @@ def padded(
         steps.op("aten::scaled_dot_product_attention", ((attention, 200),), sequence=3)
         for name, work in more:
             steps.op(name, work)
+        for _ in range(calls_per_step):
+            steps.within("GPT #1, no gradients", ("aten::linear", ((GEMM, 20),)))
         steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 500), (GEMM, 300)), sequence=2, track=BACKWARD)
         steps.op(ACCUMULATE, ((ELEMENTWISE, 100),), inside="aten::add_", track=BACKWARD)
         steps.op("FSDP::post_backward", (("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", 250),))
@@ -1467,6 +1491,13 @@ def test_a_model_that_leaves_padding_out_does_not_compute_it() -> None:
     less = found(padded(), "padded-batches")["wins_ns"]
     assert more - less == pytest.approx(0.75 * 100_000, rel=0.05), "attention, whoever calls it"
     assert finding(padded((without, ((FLASH, 100),))), "padded-batches") is None
+    assert finding(padded(("aten::_pack_padded_sequence", ((COPY, 100),))), "padded-batches") is None
+
+
+@pytest.mark.parametrize(("count", "advised"), [(3, True), (12, False)])
+def test_what_a_model_makes_of_a_batch_is_not_padded(count: int, advised: bool) -> None:
+    trace = padded(calls_per_step=count)
+    assert (finding(trace, "padded-batches") is not None) == advised
 
 
 @pytest.mark.parametrize(("width", "advised"), [(128, True), (64, False), ("many", True)])

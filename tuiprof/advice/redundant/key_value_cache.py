@@ -10,7 +10,9 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls, arguments
+from tuiprof.analyses.shared.idle import DATA_LOADING
 from tuiprof.analyses.shared.model_calls import longer_calls, model_calls
+from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif import Edit, EditRange
@@ -54,7 +56,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     runs = [
         run
         for run in _in_a_row(_marked(calls) or _by_shapes(calls))
-        if len(run) >= (_IN_A_ROW_FROM_HOST if _from_host(calls, run) else _IN_A_ROW)
+        if not _loaded(calls, run)
+        and len(run) >= (_IN_A_ROW_FROM_HOST if _from_host(calls, run) else _IN_A_ROW)
     ]
     found = [call for run in runs for call in run]
     if not found:
@@ -143,6 +146,14 @@ def _in_a_row(every: list[_Call]) -> Iterator[list[_Call]]:
                 run.append(call)
         if run:
             yield run
+
+
+def _loaded(calls: Calls, run: list[_Call]) -> bool:
+    """Return whether a loader gives each input, as of texts in order of length."""
+    trace = calls.trace
+    first, last = (trace.starts[calls.rows[int(call.calls[0])]] for call in (run[0], run[-1]))
+    loads = trace.starts[outermost(trace, trace.host_events(DATA_LOADING))]
+    return int(np.count_nonzero((loads > first) & (loads < last))) >= max(len(run) - 1, 1)
 
 
 def _from_host(calls: Calls, run: list[_Call]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import ACCUMULATE, Calls, arguments, index_of_outer
+from tuiprof.analyses.shared.idle import DATA_LOADING
+from tuiprof.analyses.shared.model_calls import model_calls
 from tuiprof.analyses.shared.optimizers import CLEARS
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
@@ -38,8 +41,10 @@ _QUADRATIC: Final = (
 _LAYER: Final = r"^aten::(embedding|linear|addmm|mm|bmm|matmul|scaled_dot_product_attention)$"
 #: What is done for each parameter, whatever the length.
 _OF_PARAMETERS: Final = r"^aten::_(foreach|amp)_|^_?c10d|record_param_comms|nccl|gloo"
-#: Attention that leaves padding out, as do nested tensors.
-_WITHOUT_PADDING: Final = r"(?i)var_?len|nested|jagged|unpad"
+#: Calls of a model without gradients for each batch: more of them write a text or draw a picture.
+_MAX_CALLS: Final = 3
+#: Attention that leaves padding out, as do nested tensors and packed sequences.
+_WITHOUT_PADDING: Final = r"(?i)var_?len|nested|jagged|unpad|pack_padded"
 _COMPILED: Final = r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction)"
 _GRAPH: Final = r"^(cuda|hip)GraphLaunch"
 
@@ -53,9 +58,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if evidence.is_jax or trace.named(_GRAPH, trace.host_calls).any():
         return
     without = trace.named(_WITHOUT_PADDING, trace.device_work).any() or len(trace.operators(_WITHOUT_PADDING))
-    if without or _is_cut(trace, seen):
-        return
     calls = evidence.calls
+    if without or _is_cut(trace, seen) or _makes_more(calls):
+        return
     chosen, work = _of_tokens(calls, evidence)
     rows = work if len(work) else calls.rows[chosen]
     if not len(rows):
@@ -102,6 +107,14 @@ def _is_cut(trace: Trace, seen: BatchPadding) -> bool:
     ]
     known = [width for width in widths if isinstance(width, int)]
     return bool(known) and max(known) * seen.batches < (1 + MAX_USED) / 2 * seen.width
+
+
+def _makes_more(calls: Calls) -> bool:
+    """Whether most calls of a model work on what is made from a batch, such as each next word, or on pictures of it."""
+    trace = calls.trace
+    loads = len(outermost(trace, trace.host_events(DATA_LOADING)))
+    names = Counter(name[1] for name in model_calls(calls).names if name[2])
+    return max(names.values(), default=0) > _MAX_CALLS * max(loads, len(trace.steps))
 
 
 def _of_tokens(calls: Calls, evidence: Evidence) -> tuple[Mask, Ints]:
