@@ -10,13 +10,14 @@ import pytest
 from on_screen import until_shown
 from trace_app import app_of, only, settle
 
+from tuiprof import analyses
 from tuiprof.formats import open_trace
 from tuiprof.model import Column, Report, Table, Verdict
 from tuiprof.resources import shipped
 from tuiprof.tui import Start
 from tuiprof.tui.answers.view import NextTable, describe, field_rows, fields_of, next_tables
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.widgets.frame_rows import FrameRows
+from tuiprof.tui.widgets.frame_rows import GAP, FrameRows, lay_out
 
 STACK = "/site/metric.py:93 check\n/home/me/train.py:7 main"
 
@@ -178,3 +179,15 @@ def test_the_details_of_a_kernel_of_jax_have_the_line_and_the_operation() -> Non
     assert fields["line"] == "cell, …/tests/predictions/set20_other_trades.py:731"
     assert fields["operation"] == "jit(update)/transpose(jvp())/while/body/eval_jaxpr/dot_general"
     assert fields["instruction"] == "gemm_fusion_dot.6 of jit_update"
+
+
+def test_the_lines_of_kernels_are_whole_on_a_terminal_of_80_columns() -> None:
+    report = analyses.run("kernels", open_trace(XLA / "gru-h200.xplane.pb.gz"))
+    assert isinstance(report, Report)
+    table = report.table("kernels")
+    rows = FrameRows(table.rows, table.columns)
+    layout = lay_out(rows.headings, rows.text, range(len(rows)), 78)
+    line = next(index for index, column in enumerate(rows.columns) if column.key == "line")
+    at = layout.order.index(line)
+    assert layout.widths[at] >= layout.contents[line] > 0
+    assert sum(layout.widths[: at + 1]) + GAP * at <= 78

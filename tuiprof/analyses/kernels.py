@@ -242,6 +242,7 @@ def _line_column(table: pl.DataFrame) -> Column:
         "text",
         "The source line that the compiled program gives; of several, that of most of the time.",
         hidden=bool((table["line"] == "").all()),
+        elide="start",
     )
 
 
