@@ -10,9 +10,9 @@ import pytest
 from formats import made_hlo
 from formats.xspace import chunk
 
-from tuiprof.analyses.compiled.instructions import CarriedOut, Place, source_of
-from tuiprof.analyses.compiled.one_hot import one_hot_products
-from tuiprof.analyses.compiled.scans import LoopProduct, shared_products
+from tuiprof.analyses.shared.compiled.instructions import CarriedOut, Place, source_of
+from tuiprof.analyses.shared.compiled.one_hot import one_hot_products
+from tuiprof.analyses.shared.compiled.scans import LoopProduct, shared_products
 from tuiprof.formats.xplane.hlo import read_program
 from tuiprof.model.programs import Program
 

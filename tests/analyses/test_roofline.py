@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuiprof.analyses import run
-from tuiprof.analyses.compiled.needs import needs_of
+from tuiprof.analyses.shared.compiled.needs import needs_of
 from tuiprof.analyses.shared.roofline import Roofline, roofline
 from tuiprof.formats import open_trace
 from tuiprof.formats.xplane.hlo import read_program

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests import real_traces
 from tuiprof import analyses
-from tuiprof.analyses.compiled.instructions import carried_out, place_of, source_line
+from tuiprof.analyses.shared.compiled.instructions import carried_out, place_of, source_line
 from tuiprof.formats import open_trace
 from tuiprof.formats.xplane.hlo import read_program
 from tuiprof.formats.xplane.protobuf import PADDING, Damaged

@@ -10,11 +10,11 @@ from typing import Any, Final, Literal, TypeVar
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses.compiled.instructions import source_line
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
 from tuiprof.analyses.shared.changes import figure_of
+from tuiprof.analyses.shared.compiled.instructions import source_line
 from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.analyses.shared.frames import ancestry_of
 from tuiprof.analyses.shared.kernel_names import short_name

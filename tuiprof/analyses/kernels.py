@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis
-from tuiprof.analyses.compiled.instructions import kinds_of, origins_of
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.calls import BACKWARD
+from tuiprof.analyses.shared.compiled.instructions import kinds_of, origins_of
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.analyses.shared.scope import Scope, device_word

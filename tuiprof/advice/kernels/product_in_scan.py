@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.compiled.instructions import carried_out, source_of
-from tuiprof.analyses.compiled.scans import LoopProduct, Shared, shared_products
+from tuiprof.analyses.shared.compiled.instructions import carried_out, source_of
+from tuiprof.analyses.shared.compiled.scans import LoopProduct, Shared, shared_products
 from tuiprof.analyses.shared.kernel_names import is_fp32_gemm
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, distinct

@@ -9,9 +9,9 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.redundant.one_hot_sum import FULL, one_hot_calls, one_hot_vectors
-from tuiprof.analyses.compiled.instructions import carried_out, source_of
-from tuiprof.analyses.compiled.one_hot import one_hot_products
 from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.compiled.instructions import carried_out, source_of
+from tuiprof.analyses.shared.compiled.one_hot import one_hot_products
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_rough_share

@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.analyses.compiled.instructions import CarriedOut, carried_out, kinds_of
-from tuiprof.analyses.compiled.needs import needs_of
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.calls import arguments
+from tuiprof.analyses.shared.compiled.instructions import CarriedOut, carried_out, kinds_of
+from tuiprof.analyses.shared.compiled.needs import needs_of
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.trace import cached_on_trace

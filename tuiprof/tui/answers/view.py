@@ -16,7 +16,7 @@ from typing import Any, Final
 import polars as pl
 from rich.cells import chop_cells
 
-from tuiprof.analyses.compiled.instructions import Place, place_of, source_of
+from tuiprof.analyses.shared.compiled.instructions import Place, place_of, source_of
 from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_bytes, format_count, format_ns

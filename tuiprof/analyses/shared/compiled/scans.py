@@ -17,8 +17,8 @@ from functools import cached_property
 from math import prod
 from typing import Final, Literal
 
-from tuiprof.analyses.compiled.dataflow import Flow, is_product, size_of
-from tuiprof.analyses.compiled.instructions import running
+from tuiprof.analyses.shared.compiled.dataflow import Flow, is_product, size_of
+from tuiprof.analyses.shared.compiled.instructions import running
 from tuiprof.model.programs import Computation, Instruction, Program
 
 #: When all iterations could share a product; empty = each needs its own.

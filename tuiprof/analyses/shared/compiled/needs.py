@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from tuiprof.analyses.compiled.dataflow import RUN, Flow, is_product, size_of
-from tuiprof.analyses.compiled.instructions import SILENT, running
+from tuiprof.analyses.shared.compiled.dataflow import RUN, Flow, is_product, size_of
+from tuiprof.analyses.shared.compiled.instructions import SILENT, running
 from tuiprof.model.programs import Instruction, Program
 
 #: Instructions that read from their first operand only what they return.

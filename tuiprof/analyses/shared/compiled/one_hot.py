@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tuiprof.analyses.compiled.dataflow import FORMS, Flow, is_product
-from tuiprof.analyses.compiled.instructions import running
+from tuiprof.analyses.shared.compiled.dataflow import FORMS, Flow, is_product
+from tuiprof.analyses.shared.compiled.instructions import running
 from tuiprof.model.programs import Instruction, Program
 
 #: Instructions that keep the values of their operand, maybe several times.

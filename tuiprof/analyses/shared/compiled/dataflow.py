@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from tuiprof.analyses.compiled.instructions import SILENT
+from tuiprof.analyses.shared.compiled.instructions import SILENT
 from tuiprof.model.programs import Computation, Instruction, Program
 
 #: Instructions that run a computation once, as a part of the one that they are in.
