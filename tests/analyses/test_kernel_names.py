@@ -102,6 +102,8 @@ def test_operators(name: str, label: str) -> None:
         ("void implicit_convolveNd_sgemm<__nv_bfloat16, 3, 1024, 5, 5, 3, 3, 3, 1>(int)", False, False),
         ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize32x32x8_stage3", False, True),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", False, True),
+        ("sm90_xmma_wgrad_indexed_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc", False, True),
+        ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckcrs_nhwc", True, False),
     ],
 )
 def test_products_in_full_fp32(name: str, in_fp32: bool, on_tensor_cores: bool | None) -> None:

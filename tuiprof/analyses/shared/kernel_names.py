@@ -54,8 +54,9 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 CATEGORIES: tuple[str, ...] = (*dict.fromkeys(category for category, _ in _RULES), "other")
 _TENSOR_CORE = re.compile(
-    r"tensorop|wmma|hmma|xmma_gemm_(bf16|f16|e4m3|tf32|i8)|s\d{4,5}(gemm|cudnn|fprop|dgrad|wgrad)|gmma|mma_sync|_tf32"
-    r"|(16816|1688|884|16832)|nvjet|sm90_xmma_gemm_(bf16|f16|e4m3)|fmha|flash|MFMA|_MI\d+x\d+|MT\d+x\d+x\d+_MI",
+    r"tensorop|wmma|hmma|xmma_(gemm|[fdw](prop|grad)\w*?)_(bf16|f16|e4m3|tf32|i8)|gmma|mma_sync|_tf32"
+    r"|s\d{4,5}(gemm|cudnn|fprop|dgrad|wgrad)|(16816|1688|884|16832)|nvjet|fmha|flash|MFMA|_MI\d+x\d+"
+    r"|MT\d+x\d+x\d+_MI",
     re.IGNORECASE,
 )
 #: Matrix products and convolutions on CUDA cores, in full fp32; cuDNN's scudnn has a variant with fp16 operands.
