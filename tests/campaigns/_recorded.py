@@ -125,6 +125,12 @@ class Recorded:
             self._session = Session(session_dirs(self.root)[0])
         return self._session
 
+    @property
+    def followed(self) -> bool:
+        """Whether ``tuiprof record`` has opened its logs: it then knows how the run ends, even if they are deleted."""
+        folder = str(self.session.path / "log")
+        return any(file.path.startswith(folder) for file in psutil.Process(self.command.pid).open_files())
+
     @cached_property
     def supervisor(self) -> psutil.Process:
         """Its supervisor, once the script is started."""
