@@ -25,8 +25,10 @@ while not os.path.exists(sys.argv[2]):
 session = os.environ["TUIPROF_SESSION"]
 while os.path.exists(session):  # files are still written to it, so that one attempt may find it not empty
     shutil.rmtree(session, ignore_errors=True)
-if len(sys.argv) > 3:  # a folder without its files, as when one was made during the deletion
-    os.makedirs(os.path.join(session, "control"))
+if len(sys.argv) > 3:  # as when the recorder writes the devices that it found during the deletion
+    os.makedirs(session, exist_ok=True)
+    with open(os.path.join(session, "session.json"), "w") as file:
+        file.write(sys.argv[3])
 print("goes on", flush=True)
 time.sleep(float(sys.argv[1]))
 sys.exit(7)
@@ -57,15 +59,17 @@ def deleted(tmp_path: Path, script: Path, seconds: float) -> Iterator[subprocess
         yield recording
 
 
-def test_a_session_of_which_a_folder_is_left(tmp_path: Path, script: Path) -> None:
-    with running(
-        record(tmp_path, script, 0.3, tmp_path / "go", "left"), stderr=subprocess.PIPE, text=True
-    ) as left:
-        assert left.stderr is not None
-        assert left.stderr.readline().startswith("recording train")
+@pytest.mark.parametrize("content", ["", '{"v": 1, "name": "train", "argv": []}'])
+def test_a_session_that_is_written_again_after_its_deletion(
+    tmp_path: Path, script: Path, content: str
+) -> None:
+    command = record(tmp_path, script, 0.3, tmp_path / "go", content)
+    with running(command, stderr=subprocess.PIPE, text=True) as recording:
+        assert recording.stderr is not None
+        assert recording.stderr.readline().startswith("recording train")
         (tmp_path / "go").touch()
-        _, said = left.communicate(timeout=60)
-    assert left.returncode == 7, said
+        _, said = recording.communicate(timeout=60)
+    assert recording.returncode == 7, said
 
 
 def test_a_session_deleted_underneath(tmp_path: Path, script: Path) -> None:

@@ -108,6 +108,22 @@ def test_traces_are_those_that_are_there(tmp_path: Path) -> None:
     assert session.traces() == [whole]
 
 
+def test_traces_that_are_written_twice_count_once(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    folder = session.path / "traces" / "plugins" / "profile" / "2026_11_26"
+    folder.mkdir(parents=True)
+    names = (
+        "vm.xplane.pb",
+        "vm.trace.json.gz",
+        "other.trace.json.gz",
+        "rank0.pt.trace.json",
+        "rank0.pt.trace.json.gz",
+    )
+    for name in names:
+        (folder / name).touch()
+    assert {path.name for path in session.traces()} == {names[0], names[2], names[3]}
+
+
 def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     content = msgspec.json.decode((session.path / "session.json").read_bytes())

@@ -16,7 +16,7 @@ from tuiprof.session.live.tail import BLOCK, Batch, LogFile, LogReader
 from tuiprof.session.log import DeviceStep, Head, Record, first_head
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import Log
-from tuiprof.session.store.meta import SESSION_FILE, Clock
+from tuiprof.session.store.meta import Clock
 from tuiprof.session.store.status import DELETED, Status, from_end, processes
 from tuiprof.system.files import read_end, size_of
 from tuiprof.system.process import Processes, alive
@@ -74,11 +74,9 @@ class Live:
     def status(self) -> Status:
         """Return the status of the session; if it was deleted, from its logs, which are still open."""
         who = self.processes()
-        if self.session.path.exists():
-            status = self.session.status()
-            # A folder that is being deleted loses one file after the other.
-            if not status.over or status.code is not None or (self.session.path / SESSION_FILE).exists():
-                return status
+        # The logs of a folder that is being deleted go one by one, and what is still written may make it anew.
+        if self.session.path.exists() and not self.reader.has_lost_logs:
+            return self.session.status()
         runs = who is not None and any(map(alive, filter(None, (who.supervisor, who.script))))
         self.catch_up()
         if self.fold.end is not None:

@@ -244,6 +244,11 @@ class LogReader:
         return problems
 
     @property
+    def has_lost_logs(self) -> bool:
+        """Whether a log that was read has been deleted."""
+        return any(file.position and not file.path.exists() for file in self._files.values())
+
+    @property
     def behind(self) -> int:
         """Bytes written but not yet read."""
         self._find()

@@ -60,6 +60,14 @@ _TRACE_SUFFIXES: Final = (
 )
 
 
+def _is_copy(trace: Path) -> bool:
+    """Whether a file has the events of one next to it: compressed, or as XLA's profiler writes them a second time."""
+    if trace.suffix == ".gz" and trace.with_suffix("").exists():
+        return True
+    name, is_json, _ = trace.name.partition(".trace.json")
+    return bool(is_json) and any(trace.with_name(f"{name}.xplane.pb{gz}").exists() for gz in ("", ".gz"))
+
+
 class Session:
     """A session directory, for reading; with the directories of other hosts (see :func:`run_of`), a run of several
     hosts.
@@ -162,9 +170,7 @@ class Session:
         """Return the traces in this directory, oldest first."""
         found = []
         for path in (self.path / "traces").rglob("*"):
-            if path.name.endswith(_TRACE_SUFFIXES) and not (
-                path.suffix == ".gz" and path.with_suffix("").exists()
-            ):
+            if path.name.endswith(_TRACE_SUFFIXES) and not _is_copy(path):
                 with contextlib.suppress(OSError):  # a broken link, or just deleted
                     found.append((path.stat().st_mtime_ns, path.name, path))
         return [path for *_, path in sorted(found)]
