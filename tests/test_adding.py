@@ -84,6 +84,7 @@ def test_each_is_found_and_answers(tmp_path: Path) -> None:
     source = telemetry.backends()["load"].open(None)
     assert not isinstance(source, telemetry.Absent)
     assert source.sample()[0].values["load_5m"] >= 0
+    assert source.devices()[0].kind == "host", "any other kind counts as an accelerator"
     assert figures.figure("load_5m").label == "5 min"
     assert figures.figure("load_15m").help == "", "declared by no backend"
 
