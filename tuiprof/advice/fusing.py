@@ -219,7 +219,7 @@ def _is_square(name: str) -> bool:
 _FUSIBLE: Final = ROWWISE | {"norm", "softmax or loss"}
 _COMPILED: Final = r"^(triton_|Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction)"
 #: Minimum share of such work that is worth trying it. With three whole models on an H100, it saved half of this work in
-#: two, and nothing in the third (docs/predictions.md).
+#: two, and nothing in the third (docs/results/predictions.md).
 _WORTH_COMPILING: Final = 0.25
 
 

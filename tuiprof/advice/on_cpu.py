@@ -24,7 +24,7 @@ MIN_NS: Final = 30_000
 _SPIN_NS: Final = 10_000_000
 #: Share of the other host time in that period that remains without the operators and their threads: likely, least and
 #: most helpful. With all other cores spinning, 97 % (stories-sampler) and 88 % (esrgan-tiles) fit what was measured
-#: (docs/predictions.md).
+#: (docs/results/predictions.md).
 _KEEP_REST: Final = (0.95, 1.0, 0.5)
 #: It counts if the process keeps this many cores busy, has no loader, and nearly all of these operators are gone.
 MIN_BUSY: Final = 3.0

@@ -96,7 +96,7 @@ _COLD: Final = 3
 _AHEAD: Final = 0.9
 _MIN_AHEAD: Final = 2
 #: The percentile of such steps that is what the host takes, an estimate: from the 10th to the 50th, sets 12 to 19 of
-#: docs/predictions.md have the same scores.
+#: docs/results/predictions.md have the same scores.
 _FAST_ONES: Final = 15
 #: The host runs ahead where a step takes it less than this part of what it takes the device.
 _HOST_AHEAD: Final = 0.95

@@ -19,7 +19,7 @@ _MAX_WORKERS: Final = 8
 #: Factor on the number of workers if the idle cores are unknown.
 _UNKNOWN_MORE: Final = 2.0
 #: Host time of fetching a batch from a worker: this many ns, and what it takes to read its memory, which is shared and
-#: mapped anew. Fitted to six steps whose loader got workers (docs/predictions.md).
+#: mapped anew. Fitted to six steps whose loader got workers (docs/results/predictions.md).
 _HAND_OVER_NS: Final = 300_000.0
 _READ_BYTES_PER_S: Final = 8e9
 #: If the size of a batch is unknown, fetching it takes this share of the time to make it, since large batches take long

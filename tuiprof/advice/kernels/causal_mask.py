@@ -31,7 +31,7 @@ _BY_QUERIES: Final = (("convert_dq_to_16bits", 32), ("fmha_cutlassF_[a-z0-9]+_al
 _MIN_BLOCKS: Final = 4
 _MAKES_CAUSAL: Final = r"^aten::(tril|triu)_?$"
 #: Time with is_causal relative to that with a mask: likely, and where it helps most. That the mask may not be causal is
-#: where it helps least. Measured in docs/predictions.md.
+#: where it helps least. Measured in docs/results/predictions.md.
 _OF_CUDNN: Final = (0.5, 0.35)
 _OF_EFFICIENT: Final = (0.3, 0.15)
 

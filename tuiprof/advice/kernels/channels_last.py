@@ -22,7 +22,7 @@ _NORMS: Final = r"batch_norm_(?!.*channels_last)|cudnn::bn_(fw_tr|bw)_1C11"
 _NORM_BACKWARD: Final = r"batch_norm_backward_(?!.*channels_last)"
 #: In channels-last it takes as long as so many passes over its tensor by elementwise kernels, forward and backward.
 #: PyTorch's, measured in 16 traces of an H100 and an H200, bf16; cuDNN's, measured alone on an H100, float32
-#: (docs/predictions.md); likely, least, most.
+#: (docs/results/predictions.md); likely, least, most.
 _PASSES: Final = ((9.4, 8.2), (12.2, 10.8), (7.6, 6.8))
 _CUDNN_PASSES: Final = ((3.5, 5.2), (4.8, 6.0), (3.4, 5.0))
 #: With few channels it takes so much longer: PyTorch starts at most 128 thread blocks for each 32 channels
@@ -44,7 +44,7 @@ _INSTEAD: Final = {
     3: "model.to(memory_format=torch.channels_last_3d), and the same for its inputs",
 }
 #: PyTorch's own depthwise convolutions. For channels-last it uses those of cuDNN
-#: (aten/src/ATen/native/Convolution.cpp, use_cudnn_depthwise). Measured on an H200, bf16 (docs/predictions.md);
+#: (aten/src/ATen/native/Convolution.cpp, use_cudnn_depthwise). Measured on an H200, bf16 (docs/results/predictions.md);
 #: likely, least, most.
 _DEPTHWISE: Final = r"conv_depthwise2d_"
 _KEEP_DEPTHWISE: Final = (0.25, 0.8, 0.1)
@@ -57,7 +57,7 @@ _KEEP_TURNS_BEFORE_FIRST: Final = (0.8, 1.0, 0.3)
 #: Convolutions over a sequence run on other kernels then, so a part of what the layout kernels took is lost.
 _KEEP_TURNS_OF_SEQUENCES: Final = (0.4, 1.0, 0.0)
 #: With these operators around them they are slower in channels-last: group norm as above, and halves of the channels,
-#: which are not contiguous in it (measured in docs/predictions.md).
+#: which are not contiguous in it (measured in docs/results/predictions.md).
 _NOT_OF_SEQUENCES: Final = r"^aten::((native_)?group_norm|chunk|split)$"
 #: Minimum share of device time; below it, converting the model is not worthwhile.
 MIN_SHARE: Final = 0.01

@@ -16,7 +16,7 @@ from tuiprof.whatif import Edit, EditRange
 
 #: Time of fused attention relative to the matrix products that it replaces: it does not read or write the scores,
 #: and its backward recomputes them; a causal mask halves them, and a learned bias has a gradient as large as the
-#: scores. Likely, least, most; measured in docs/predictions.md.
+#: scores. Likely, least, most; measured in docs/results/predictions.md.
 _OF_PRODUCTS: Final = (0.55, 0.85, 0.35)
 _OF_CAUSAL_PRODUCTS: Final = (0.4, 0.75, 0.25)
 _OF_BIASED_PRODUCTS: Final = (2.4, 3.4, 1.2)

@@ -21,7 +21,7 @@ _ALLOCATES: Final = r"^aten::((new_)?empty(_like|_strided|_permuted)?|resize_|re
 _ATOMIC: Final = r"^aten::(index_add|scatter_add|index_copy|scatter)_?$"
 _SORTED: Final = r"^aten::index_put_$"
 #: Shares of host time and device work of a sorted addition that remain, likely and where it helps most. Atomic ones
-#: need one launch instead of two dozen, but take about as long for many long rows: docs/predictions.md.
+#: need one launch instead of two dozen, but take about as long for many long rows: docs/results/predictions.md.
 _KEEP_HOST: Final = 0.1
 _KEEP_WORK: Final = (1.0, 0.3)
 _INSTEAD: Final = (

@@ -37,7 +37,7 @@ _MIN_HOST_NS: Final = 30_000_000
 _SHORT_ROWS: Final = "KVInPlace"
 #: Time of topk as a share of the kernels that sort: it reads the data once for each 8 bits of a value, and once more;
 #: a sort of segments reads keys and indices twice for each 6 bits and writes them once, others once for each 8 bits.
-#: Likely, least, most; docs/predictions.md has the measurements.
+#: Likely, least, most; docs/results/predictions.md has the measurements.
 _KERNELS: Final = "[sS]ort"
 _SEGMENTED: Final = "DeviceSegmentedRadixSort"
 _OF_SEGMENTED: Final = (0.24, 0.5, 0.12)

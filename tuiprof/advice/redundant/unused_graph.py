@@ -16,7 +16,7 @@ from tuiprof.model.units import format_count
 from tuiprof.whatif import EditRange
 
 #: Share of the host time of an operator that remains without a node for autograd, which has to be made and freed.
-#: Measured with no_grad() and inference_mode() (docs/predictions.md); likely, least and most helpful.
+#: Measured with no_grad() and inference_mode() (docs/results/predictions.md); likely, least and most helpful.
 _KEEP: Final = (0.72, 0.88, 0.58)
 #: Minimum number of such operators in a step, since a few are those of metrics. The backward pass of a single step may
 #: be missing because it was not captured.
