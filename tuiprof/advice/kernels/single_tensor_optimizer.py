@@ -25,7 +25,7 @@ _KEEP_HOST: Final = (0.05, 0.1, 0.025)
 _KEEP: Final = (0.35, 0.6, 0.2)
 #: On a CPU, the minimum number of operators in one optimizer step, and the share of the step that a fused one takes:
 #: of optimizers that divide by the root of a moment, whose operators read a large parameter a dozen times, and of
-#: others, if their operators are short; the latter also for ``foreach=True``. docs/predictions.md has what was measured.
+#: others, if their operators are short; the latter also for ``foreach=True``. docs/predictions.md has measurements.
 _MIN_OPERATORS: Final = 8
 _SHORT_NS: Final = 50_000
 _OF_MOMENTS: Final = (0.22, 0.36, 0.1)
