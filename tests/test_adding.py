@@ -22,7 +22,6 @@ from tuiprof.telemetry import figures
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
 BLOCKS = dict(re.findall(r'```python title="(\S+)"\n(.*?)```', PAGE.read_text(), flags=re.S))
-NAMES = {"analyses": "ANALYSIS", "advice": "RULE", "formats": "FORMAT", "telemetry": "BACKEND"}
 TESTS = re.findall(r"```python\n(def test_.*?)```", PAGE.read_text(), flags=re.S)
 CACHES = (tuiprof.analyses.available, advice.available, formats.available, figures.declared)
 
@@ -46,9 +45,13 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything on the page, declared by entry points."""
     found = []
     for path in BLOCKS:
-        room = path.split("/")[1]
+        package = path.split("/")[1]
         module = load(tmp_path, path)
-        found.append(EntryPoint(module.__name__, f"{module.__name__}:{NAMES[room]}", f"tuiprof.{room}"))
+        found.append(
+            EntryPoint(
+                module.__name__, f"{module.__name__}:{plugins.ATTRIBUTES[package]}", f"tuiprof.{package}"
+            )
+        )
     monkeypatch.setattr(plugins, "entry_points", lambda group: [one for one in found if one.group == group])
     for cache in CACHES:
         cache.cache_clear()
@@ -58,7 +61,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_one_of_each_is_shown() -> None:
-    assert sorted(path.split("/")[1] for path in BLOCKS) == sorted(NAMES)
+    assert sorted(path.split("/")[1] for path in BLOCKS) == sorted(plugins.ATTRIBUTES.keys() - {"report"})
 
 
 @pytest.mark.usefixtures("added")
@@ -81,6 +84,7 @@ def test_each_is_found_and_answers(tmp_path: Path) -> None:
     source = telemetry.backends()["load"].open(None)
     assert not isinstance(source, telemetry.Absent)
     assert source.sample()[0].values["load_5m"] >= 0
+    assert source.devices()[0].kind == "host", "any other kind counts as an accelerator"
     assert figures.figure("load_5m").label == "5 min"
     assert figures.figure("load_15m").help == "", "declared by no backend"
 

@@ -21,7 +21,7 @@ import tuiprof
 from tuiprof.cli import main
 from tuiprof.config import scenario_folders
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.ladder.runner import start_in_background
+from tuiprof.ladder.background import start_in_background
 from tuiprof.ladder.state import LadderRun
 
 DOCS = Path(tuiprof.__file__).resolve().parents[1] / "docs" / "ladders.md"

@@ -1,4 +1,4 @@
-"""What fails, or cannot be loaded, is missing alone, with the reason, wherever it is asked for."""
+"""If a part fails or cannot be loaded, only it is missing, with the reason, wherever it is asked for."""
 
 from __future__ import annotations
 
@@ -190,5 +190,5 @@ def test_an_output_format_that_cannot_be_loaded_leaves_the_others(monkeypatch: p
 
 
 def test_every_part_of_ours_loads() -> None:
-    for room in plugins.ROOMS:
-        assert not plugins.discover(room).failed
+    for package in plugins.ATTRIBUTES:
+        assert not plugins.discover(package).failed

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pkgutil
+from collections import Counter
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
@@ -30,3 +33,16 @@ def test_theirs_are_added_the_broken_left_out_and_ours_stay_ours(monkeypatch: py
     assert analyses["theirs"] is THEIRS
     assert analyses["steps"] is not SHADOWING
     assert "advice" in analyses
+
+
+@pytest.mark.parametrize("package", plugins.ATTRIBUTES)
+def test_no_file_of_ours_takes_the_name_of_another(package: str) -> None:
+    modules = pkgutil.walk_packages(import_module(f"tuiprof.{package}").__path__, f"tuiprof.{package}.")
+    items = (
+        getattr(import_module(module.name), plugins.ATTRIBUTES[package], None)
+        for module in modules
+        if not module.name.endswith("__main__")
+    )
+    names = Counter(item.name for item in items if item is not None)
+    assert names
+    assert not {name for name, count in names.items() if count > 1}

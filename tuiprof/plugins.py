@@ -1,8 +1,8 @@
-"""One door for built-ins and third parties: a module in a package, or an entry point of the same name.
+"""Finds what extends tuiprof: modules in a package of tuiprof, and entry points of other packages.
 
-A newcomer adds a format, an analysis, an advice rule or a telemetry backend as one new file that defines
-one well-known attribute; it is found by name. A third party declares an entry point in the group
-``tuiprof.<room>`` that points at an object of the same kind. What cannot be loaded, ours or theirs, is missing alone.
+A format, an analysis, an advice rule, a telemetry backend or an output format of reports is one file that defines one
+name (:data:`ATTRIBUTES`). Another package declares an entry point in the group ``tuiprof.<package>`` that points at an
+object of the same type. If one cannot be loaded, only that one is missing.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from typing import Any, Final, NamedTuple
 
 from tuiprof.errors import describe
 
-#: Subpackages of tuiprof that hold such modules, and what a module there must define to count.
-ROOMS: Final = {
+#: The packages of tuiprof that can be extended, and the name that a module there has to define.
+ATTRIBUTES: Final = {
     "formats": "FORMAT",
     "analyses": "ANALYSIS",
     "advice": "RULE",
     "telemetry": "BACKEND",
     "report": "RENDERER",
 }
-#: What we ourselves declare in a room from outside of it, by the door that third parties use: advice answers like an
-#: analysis and stands above them, so that their room cannot hold it. Declared here, it needs no installed metadata.
+#: Advice is an analysis, but its package imports ``analyses``, so it is declared like that of another package; here,
+#: so that it needs no installed metadata.
 OWN: Final = (EntryPoint("advice", "tuiprof.advice:ANALYSIS", "tuiprof.analyses"),)
 
 
 class Found(NamedTuple):
-    """What a room holds."""
+    """What extends a package."""
 
     items: dict[str, Any]  # objects by their ``name``, built-ins first, in the order of their names
     failed: dict[str, str]  # why a module or an entry point could not be loaded, by its name
 
 
-def discover(room: str) -> Found:
-    """Find what a room holds."""
-    package = group = f"tuiprof.{room}"
+def discover(package: str) -> Found:
+    """Find what extends a package of :data:`ATTRIBUTES`."""
+    group = f"tuiprof.{package}"
     found = Found({}, {})
-    _look_through(found, package, ROOMS[room])
+    _look_through(found, group, ATTRIBUTES[package])
     found = Found(dict(sorted(found.items.items())), found.failed)
     for entry in (*(own for own in OWN if own.group == group), *entry_points(group=group)):
         _load(found, entry.name, entry.load)
@@ -51,7 +51,7 @@ def _look_through(found: Found, package: str, attribute: str) -> None:
     """Add what the modules of a package define, and those of its folders that define nothing themselves."""
     modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
     for info in sorted(modules, key=lambda info: info.name):
-        if info.name.startswith("_") or info.name == "shared":  # what several modules are made of
+        if info.name.startswith("_") or info.name == "shared":  # what several modules use
             continue
         module = f"{package}.{info.name}"
         there = _load(found, info.name.rstrip("_"), partial(_attribute, module, attribute))
@@ -64,7 +64,7 @@ def _attribute(module: str, name: str) -> Any:
 
 
 def _load(found: Found, name: str, load: Callable[[], Any]) -> bool:
-    """Add what is loaded; answer whether there was anything, whole or broken."""
+    """Add what is loaded; return whether there was anything, whole or broken."""
     try:
         item = load()
         if item is None:  # a module that others use, or a folder

@@ -13,8 +13,9 @@ import pytest
 from analyses.made import Made, site
 
 from tests import real_traces
-from tuiprof.advice import Finding, advise, available, priorities, prioritise, question
+from tuiprof.advice import Finding, advise, available, priorities, question
 from tuiprof.advice.answer import answer as page_of
+from tuiprof.advice.pricing import prioritise
 from tuiprof.analyses import available as analyses
 from tuiprof.analyses import run
 from tuiprof.errors import TraceError

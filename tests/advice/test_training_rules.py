@@ -11,10 +11,11 @@ import pytest
 from analyses.made import BACKWARD, Made
 from host_ahead import Steps
 
-from tuiprof.advice import advise, all_of, losses_of, priorities
+from tuiprof.advice import advise, losses_of, priorities
 from tuiprof.advice.answer import answer
 from tuiprof.advice.finding import Evidence
 from tuiprof.advice.kernels import optimizer_groups
+from tuiprof.advice.pricing import all_of
 from tuiprof.advice.question import answer as question
 from tuiprof.advice.question import changes
 from tuiprof.advice.redundant import key_value_cache

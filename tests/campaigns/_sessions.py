@@ -170,7 +170,7 @@ def read_session(root: Path) -> None:
     from tuiprof.comparison import sides as comparison
     from tuiprof.errors import SessionError
     from tuiprof.ladder import report as ladder_report
-    from tuiprof.ladder.state import list_ladders
+    from tuiprof.ladder.state import list_runs
     from tuiprof.report import render_all
     from tuiprof.session.live.listing import list_sessions
     from tuiprof.session.live.summary import listing
@@ -192,7 +192,7 @@ def read_session(root: Path) -> None:
     summaries = ask(lambda: list_sessions(root)) or []
     assert NAME in [summary.id for summary in summaries], "a damaged session is listed, too"
     reports = [listing(root, summaries)]
-    ladders = list_ladders(root)
+    ladders = list_runs(root)
     reports.append(ladder_report.listing(ladders, root))
     for ladder in ladders:
         if isinstance(ladder, SessionError):

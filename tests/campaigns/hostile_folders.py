@@ -23,7 +23,7 @@ from tests import hostile
 from tests.campaigns.campaign import Options, Outcome
 from tests.hostile import Made, within
 from tuiprof.errors import TuiprofError
-from tuiprof.ladder.runner import Runner, stop_runner
+from tuiprof.ladder.background import Runner, stop_runner
 from tuiprof.ladder.state import LadderRun
 from tuiprof.session.log import Capture
 from tuiprof.session.run.control import armed, disarm, put_capture, request_stop

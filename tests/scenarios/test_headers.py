@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tuiprof.ladder.availability import Missing, availability
-from tuiprof.ladder.runner import plan
+from tuiprof.ladder.plan import plan
 from tuiprof.ladder.scenarios import Ladder, least_steps, scan
 from tuiprof.ladder.state import Figures
 from tuiprof.resources import shipped

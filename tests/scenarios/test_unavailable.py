@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tuiprof.ladder.availability import Missing, availability
-from tuiprof.ladder.runner import plan
+from tuiprof.ladder.plan import plan
 from tuiprof.ladder.scenarios import Variant, command, ladders
 from tuiprof.session.run import interpreter
 

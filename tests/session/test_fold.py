@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from session_logs import append, head, line, new_session, step
 
 from tuiprof.session.live import fold as fold_module
-from tuiprof.session.live import writer_state
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.listing import summary_of
 from tuiprof.session.live.replay import Replay, read_fold
 from tuiprof.session.live.series import Histogram, Overview, step_stats
+from tuiprof.session.live.step_series import MAX_NAMES, StepSeries
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.live.tail import Batch
+from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import (
     Capture,
     Cost,
@@ -197,12 +198,11 @@ def test_of_two_processes_of_a_rank_the_living_one_leads() -> None:
     assert one_after_the_other.lead is one_after_the_other.writers["rank0-77"]
 
 
-def test_memory_is_bounded_and_totals_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_state, "KEEP_STEPS", 512)
+def test_memory_is_bounded_and_totals_stay_exact() -> None:
     fold = Fold(Clock(META))
-    state = fold.writers["rank0"] = writer_state.WriterState("rank0")
+    state = fold.writers["rank0"] = WriterState("rank0")
     state.offset_ns = -1000
-    state.steps = writer_state.StepSeries(512)
+    state.steps = StepSeries(512)
     durations = np.random.default_rng(1).integers(500_000, 2_000_000, 5_000)
     for n, dur in enumerate(durations.tolist()):
         fold.feed([Batch("rank0", [_step(n, dur, v={f"name{n}": 1.0})])])
@@ -216,7 +216,7 @@ def test_memory_is_bounded_and_totals_stay_exact(monkeypatch: pytest.MonkeyPatch
     assert steps.overview.count.sum() == 5_000
     assert np.nanmax(steps.overview.maximum) == durations.max()
     assert len(steps.overview) <= 2048
-    assert len(steps.metrics) == writer_state.MAX_NAMES  # names without end do not fill memory
+    assert len(steps.metrics) == MAX_NAMES  # names without end do not fill memory
     assert steps.dropped_names
 
 

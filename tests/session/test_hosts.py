@@ -27,9 +27,9 @@ from tuiprof.session.live.hosts import (
 )
 from tuiprof.session.live.listing import list_sessions
 from tuiprof.session.live.replay import Live, Replay, read_fold
+from tuiprof.session.live.step_series import steps_kept
 from tuiprof.session.live.summary import ranges, summarise
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.live.writer_state import steps_kept
 from tuiprof.session.log import DeviceStep, Head, Step, Telemetry
 from tuiprof.session.store.folders import find_session, run_of
 from tuiprof.session.store.hosts import Part, group_parts

@@ -16,8 +16,8 @@ from tuiprof.session.live.alerts import alerts
 from tuiprof.session.live.hosts import compare_ranks
 from tuiprof.session.live.listing import summary_of
 from tuiprof.session.live.replay import read_fold
+from tuiprof.session.live.step_series import StepSeries
 from tuiprof.session.live.summary import summarise
-from tuiprof.session.live.writer_state import StepSeries
 from tuiprof.session.store.folders import Session
 
 MS = 1_000_000

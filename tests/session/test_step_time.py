@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.step_series import AHEAD, KEEP_STEPS, StepSeries
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.live.writer_state import AHEAD, KEEP_STEPS, StepSeries
 from tuiprof.session.log import DeviceStep, Record, Step
 from tuiprof.session.store.meta import Clock, SessionMeta
 

@@ -108,7 +108,7 @@ async def test_in_the_library_on_ladders_sessions_and_traces(
 async def test_on_a_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(
-        "tuiprof.ladder.runner.start_in_background", lambda ladder: pytest.fail("a form must come first")
+        "tuiprof.tui.ladder.screen.start_in_background", lambda ladder: pytest.fail("a form must come first")
     )
     folder = tmp_path / "scenarios"
     folder.mkdir()

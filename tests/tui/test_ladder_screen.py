@@ -14,7 +14,7 @@ from on_screen import screen_text, until, until_shown, workers_done
 
 from tuiprof.cli.options import Invocation
 from tuiprof.cli.targets import ladder_or_none
-from tuiprof.ladder.runner import runner_of
+from tuiprof.ladder.background import runner_of
 from tuiprof.ladder.state import (
     Figures,
     KernelFigures,
@@ -23,7 +23,7 @@ from tuiprof.ladder.state import (
     Rung,
     Trial,
     create,
-    list_ladders,
+    list_runs,
 )
 from tuiprof.resources import shipped
 from tuiprof.session.store.folders import create as create_session
@@ -241,7 +241,7 @@ async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) ->
         await until_shown(pilot, "rounds must be a whole number")
         await pilot.press("backspace", "1", "enter")
         await until(pilot, lambda: "trials" in screen_text(app) and "S stop" in screen_text(app), 40)
-        [ladder] = list_ladders(start.sessions)
+        [ladder] = list_runs(start.sessions)
         assert isinstance(ladder, LadderRun)
         assert runner_of(ladder.path) is not None
         await until(pilot, lambda: bool(LadderRun(ladder.path).meta.trials), 40)

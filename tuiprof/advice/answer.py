@@ -7,8 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice import Priced, advise, priorities, proof_command
+from tuiprof.advice import advise, priorities, proof_command
 from tuiprof.advice.fusing import left_to_compile
+from tuiprof.advice.pricing import Priced
 from tuiprof.analyses import run_all
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import opening

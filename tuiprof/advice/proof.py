@@ -9,7 +9,8 @@ from typing import Final
 
 import polars as pl
 
-from tuiprof.advice import Priced, all_of, priorities, touched_ns
+from tuiprof.advice import priorities
+from tuiprof.advice.pricing import Priced, all_of, touched_ns
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Column, Table, Trace
 from tuiprof.model.units import format_change

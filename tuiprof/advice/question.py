@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tuiprof.advice import MIN_SHARE, priorities, with_rare
+from tuiprof.advice import priorities
 from tuiprof.advice.host.loader_workers import with_workers
+from tuiprof.advice.pricing import MIN_SHARE, with_rare
 from tuiprof.analyses.shared.replay import host_faster, replayed
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict

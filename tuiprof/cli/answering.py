@@ -15,7 +15,7 @@ from tuiprof.cli.targets import Selection, say, session_or_none, step_window, tr
 from tuiprof.errors import TraceError, UsageProblem
 
 if TYPE_CHECKING:
-    from tuiprof.advice import Priced
+    from tuiprof.advice.pricing import Priced
     from tuiprof.ladder.fixing import Tried
     from tuiprof.model import Report, Table, Trace, Unavailable
     from tuiprof.model.report import Answer

@@ -117,9 +117,9 @@ def ladder(
     steps are captured; then the variants are timed in turns (A B C A B C …), without a capture. Variants that
     cannot run here are listed with the reason.
     """
+    from tuiprof.ladder.plan import pending, plan
     from tuiprof.ladder.report import report
-    from tuiprof.ladder.runner import pending, plan
-    from tuiprof.ladder.state import LadderRun, create, find_ladder
+    from tuiprof.ladder.state import LadderRun, create, find_run
     from tuiprof.session.store.folders import sessions_root
 
     root = sessions_root(invocation.sessions)
@@ -130,7 +130,7 @@ def ladder(
             raise click.UsageError(
                 "--resume and --show cannot be used with --variants, --trials, …: a started ladder keeps its plan"
             )
-        measured = find_ladder(root, known)
+        measured = find_run(root, known)
         if name is not None and name != measured.meta.ladder:
             raise click.UsageError(f"{measured.id} is a ladder {measured.meta.ladder!r}, not {name!r}")
     else:
@@ -192,7 +192,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
 
 def _trusted(measured: LadderRun) -> None:
     """Show the commands of a ladder that may come from somebody else, before any of them is run."""
-    from tuiprof.ladder.runner import must_be_own
+    from tuiprof.ladder.resuming import must_be_own
 
     try:
         must_be_own(measured)
@@ -209,7 +209,8 @@ def _trusted(measured: LadderRun) -> None:
 
 def _run(measured: LadderRun, quiet: bool, checks_at_once: int, limit_s: float | None) -> bool:
     """Run what is still to be run; return whether the user stopped it."""
-    from tuiprof.ladder.runner import pending, run
+    from tuiprof.ladder.plan import pending
+    from tuiprof.ladder.runner import run
 
     asked: list[int] = []
 

@@ -287,8 +287,8 @@ def _parts() -> Table:
     ]
     rows += [("telemetry", name, "") for name in backends()]
     rows += [("output format", name, "") for name in report.formats()]
-    for room in plugins.ROOMS:
-        part, failed = _PARTS[room], plugins.discover(room).failed
+    for package in plugins.ATTRIBUTES:
+        part, failed = _PARTS[package], plugins.discover(package).failed
         rows = [row for row in rows if row[0] != part or row[1] not in failed]
         rows += [(part, name, f"unavailable: {why}") for name, why in failed.items()]
     columns = (Column("part", "part"), Column("name", "name"), Column("title", "title"))

@@ -240,9 +240,9 @@ def list_(invocation: options.Invocation, as_json: bool) -> int:
             del fields["part"]
             sys.stdout.write(json.dumps(fields, separators=(",", ":")) + "\n")
         return 0
-    from tuiprof.ladder.state import list_ladders
+    from tuiprof.ladder.state import list_runs
 
-    ladders = list_ladders(root)
+    ladders = list_runs(root)
     if not summaries and not ladders:
         say(f"no sessions in {root}; record one: tuiprof record -- python train.py")
         return 0

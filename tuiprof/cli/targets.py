@@ -95,7 +95,7 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
 def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
     """Return the folder of the measured ladder a user means; None if it is not a ladder, or a session is meant."""
     from tuiprof.formats.remote import is_url
-    from tuiprof.ladder.state import find_ladder
+    from tuiprof.ladder.state import find_run
     from tuiprof.session.store.folders import LADDER_FILE, find_session, sessions_root
 
     path = Path(text)
@@ -106,7 +106,7 @@ def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
         find_session(root, text)
     except UsageProblem:
         try:
-            return find_ladder(root, text).path
+            return find_run(root, text).path
         except UsageProblem:
             return None
     return None

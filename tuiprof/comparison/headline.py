@@ -31,7 +31,7 @@ from tuiprof.system.own_process import (
 )
 
 if TYPE_CHECKING:
-    from tuiprof.advice import Priced
+    from tuiprof.advice.pricing import Priced
     from tuiprof.model import Trace
 
 #: A trace that takes longer to read has to be opened by hand.

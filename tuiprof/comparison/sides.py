@@ -29,7 +29,7 @@ from tuiprof.analyses.shared.scope import Scope, step_times
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.formats import open_set, open_trace
 from tuiprof.formats.remote import fetch, is_url
-from tuiprof.ladder.state import Figures, LadderRun, Trial, find_ladder
+from tuiprof.ladder.state import Figures, LadderRun, Trial, find_run
 from tuiprof.model import Fact, Report, Trace, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind, Table
@@ -266,7 +266,7 @@ def _trials(before: Side, after: Side) -> StepChange | None:
 def _rung(root: Path, name: str, variant: str, opener: Opener) -> Side | None:
     """Return a rung of a measured ladder; None where no such ladder was measured."""
     try:
-        ladder = find_ladder(root, name)
+        ladder = find_run(root, name)
     except UsageProblem:
         return None
     if not any(rung.name == variant for rung in ladder.meta.rungs):

@@ -14,7 +14,7 @@ from typing import Any, Final
 import polars as pl
 
 from tuiprof.formats import open_trace
-from tuiprof.ladder.runner import pending, schedule
+from tuiprof.ladder.plan import pending, schedule
 from tuiprof.ladder.state import Figures, KernelFigures, LadderMeta, LadderRun, Trial
 from tuiprof.ladder.statistics import (
     MEDIAN_RULE,

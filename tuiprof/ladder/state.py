@@ -7,7 +7,7 @@
       trials/          one ordinary session a trial
       control/         the runner's lock
 
-Such a folder is not a session: lists of sessions pass it over, and :func:`list_ladders` lists it.
+Such a folder is not a session: lists of sessions pass it over, and :func:`list_runs` lists it.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def create(root: Path, meta: LadderMeta) -> LadderRun:
     return ladder
 
 
-def list_ladders(root: Path) -> list[LadderRun | SessionError]:
+def list_runs(root: Path) -> list[LadderRun | SessionError]:
     """Return the ladders under a root, which need not exist, newest first; a damaged one as its error.
 
     Raises:
@@ -242,7 +242,7 @@ def list_ladders(root: Path) -> list[LadderRun | SessionError]:
     return listed
 
 
-def find_ladder(root: Path, text: str) -> LadderRun:
+def find_run(root: Path, text: str) -> LadderRun:
     """Return the ladder a user means.
 
     That is a path; ``last``; a folder's name or its beginning; or a ladder's name (the newest of that name).

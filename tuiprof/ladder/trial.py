@@ -36,7 +36,7 @@ from tuiprof.errors import LaunchError
 from tuiprof.ladder.state import Figures, KernelFigures, Kind, LadderRun, Rung, Trial
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.replay import read_fold
-from tuiprof.session.live.writer_state import StepSeries
+from tuiprof.session.live.step_series import StepSeries
 from tuiprof.session.run.launch import LaunchSpec, fit_capture, start
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import CaptureRequest, Scenario

@@ -11,7 +11,7 @@ class Device:
     """Something that is sampled: the host, or one accelerator."""
 
     key: str  # stable key in samples, for example ``"host"``, ``"gpu0"``, ``"nc3"``
-    kind: str  # ``"host"``, ``"nvidia"``, ``"neuron"``, ``"tpu"`` or ``"amd"``
+    kind: str  # ``"host"``; any other is an accelerator: ``"nvidia"``, ``"neuron"``, ``"tpu"``, ``"amd"``, …
     name: str  # product name
     memory_bytes: int | None = None  # total memory; None = unknown
     #: Whatever else is fixed: driver version, cores, power limit (``power_limit_w``) and so on.

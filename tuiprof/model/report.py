@@ -200,8 +200,8 @@ _TYPES: Final = {"text": pl.String, "count": pl.Int64, "bytes": pl.Int64}
 class RowsOf(Generic[RowT]):
     """A table of a report, with the type of its rows, for code elsewhere that reads them.
 
-    The room that makes the table defines one next to it, so that a renamed column is an error of the type checker there
-    and in every reader.
+    The analysis that makes the table defines one, so that the type checker finds a renamed column there and in every
+    reader.
     """
 
     analysis: str  # name of the analysis

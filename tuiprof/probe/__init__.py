@@ -13,7 +13,8 @@ location as ``_tuiprof_probe`` in every Python of the run, also in environments 
 - :mod:`.log`, in its own thread, lets :mod:`.assembly` build steps and phases from the marks, and appends them as lines
   to ``log/<writer>.jsonl``;
 - :mod:`.requests` reads ``control/``, and adds requests after slow steps; :mod:`.capture` serves them at step
-  boundaries or by the clock, with the framework's profiler, and :mod:`.frameworks.syncs` records the lines that waited;
+  boundaries, :mod:`.timed_captures` by the clock, with the framework's profiler; :mod:`.frameworks.syncs` records the
+  lines that waited;
 - :mod:`.slowdown` detects whether steps are still slower after a capture, and whether they have stopped;
 - :mod:`.black_box` records data for failed runs: the stacks of the threads and the collectives they have entered, on
   request or when no more steps end; :mod:`.frameworks.torch_black_box` which allocation failed or which value was not

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from . import steps as kind
 from .black_box import BlackBox
-from .capture import Capturer, TimedCaptures
+from .capture import Capturer
 from .changed_steps import ChangedSteps
 from .given_steps import AT, FUNCTION
 from .isolation import ProbeThread, own_errors_reported, raised_by_signal_handler, signals_blocked
@@ -23,6 +23,7 @@ from .loop_steps import LoopSteps
 from .requests import Requests, Triggers
 from .sampler import Sampler
 from .steps import Phases, Steps
+from .timed_captures import TimedCaptures
 
 #: Set by torchrun, Open MPI, launchers with PMI (MPICH, Intel MPI), and Slurm, which comes last: in a job of Slurm the
 #: processes of mpirun inherit the number of the task that started them, the same one on a node.

@@ -13,8 +13,9 @@ import numpy as np
 from tuiprof.probe.assembly import NO_STEPS
 from tuiprof.session import log
 from tuiprof.session.live.series import Array, Floats, Ints, Overview, Series
+from tuiprof.session.live.step_series import StepSeries, steps_kept
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.live.writer_state import RECORDER, MemorySeries, StepSeries, WriterState, steps_kept
+from tuiprof.session.live.writer_state import RECORDER, MemorySeries, WriterState
 from tuiprof.session.store.meta import Clock
 
 #: Readings kept per device: a quarter of an hour at two per second, more than any alert needs. Each figure takes memory

@@ -15,10 +15,11 @@ from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from tuiprof.errors import TuiprofError, UsageProblem
+from tuiprof.ladder.background import last_words, runner_of, start_in_background, stop_runner
+from tuiprof.ladder.plan import pending, plan
 from tuiprof.ladder.report import report
-from tuiprof.ladder.runner import last_words, pending, plan, runner_of, start_in_background, stop_runner
 from tuiprof.ladder.scenarios import find_ladder
-from tuiprof.ladder.state import LadderRun, create, list_ladders
+from tuiprof.ladder.state import LadderRun, create, list_runs
 from tuiprof.report import Style, render
 from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
 from tuiprof.session.run.interpreter import facts
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class LadderForm(Form[dict[str, Any]], inherit_bindings=False):
-    """Asks how to measure a ladder, and returns the arguments of :func:`~tuiprof.ladder.runner.plan`."""
+    """Asks how to measure a ladder, and returns the arguments of :func:`~tuiprof.ladder.plan.plan`."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys("measure", "Measure", "measure", "Start measuring")
 
@@ -155,7 +156,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             if first and not self._folders:
                 self._folders = [
                     found.path
-                    for found in list_ladders(sessions_root(self._start.sessions))
+                    for found in list_runs(sessions_root(self._start.sessions))
                     if isinstance(found, LadderRun) and found.meta.ladder == self._ladder
                 ]
             folder = self._folder

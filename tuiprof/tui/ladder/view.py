@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tuiprof.ladder.plan import left_s, pending, schedule
 from tuiprof.ladder.report import activity, between, kernel_words, range_words, time_left
-from tuiprof.ladder.runner import left_s, pending, schedule
 from tuiprof.ladder.statistics import judge
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_ns_range, format_speed, plural

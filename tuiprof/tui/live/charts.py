@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tuiprof.model.intervals import Floats, Ints
 from tuiprof.model.units import format_ns
 from tuiprof.session.live.series import StepStats
-from tuiprof.session.live.writer_state import StepSeries
+from tuiprof.session.live.step_series import StepSeries
 from tuiprof.tui.live.view import View, clock
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.glyphs import BRAILLE_BASE, BRAILLE_BITS

@@ -10,7 +10,8 @@ import pytest
 
 from tuiprof.errors import SessionError
 from tuiprof.ladder import runner
-from tuiprof.ladder.runner import pending, plan, run
+from tuiprof.ladder.plan import pending, plan
+from tuiprof.ladder.runner import run
 from tuiprof.ladder.scenarios import find_ladder
 from tuiprof.ladder.state import LadderRun, Trial, create
 from tuiprof.session.run.interpreter import facts

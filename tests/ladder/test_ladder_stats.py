@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from tuiprof.ladder.runner import left_s, plan
+from tuiprof.ladder.plan import left_s, plan
 from tuiprof.ladder.scenarios import find_ladder
 from tuiprof.ladder.state import Figures, LadderMeta, Trial
 from tuiprof.ladder.statistics import judge, median_interval, ratio_interval, t95, word_for

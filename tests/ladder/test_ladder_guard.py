@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from tuiprof.errors import SessionError
-from tuiprof.ladder.runner import differences, plan, run, sources
+from tuiprof.ladder.plan import plan
+from tuiprof.ladder.resuming import differences, sources
+from tuiprof.ladder.runner import run
 from tuiprof.ladder.scenarios import find_ladder
 from tuiprof.ladder.state import LadderMeta, LadderRun, create
 from tuiprof.resources import shipped

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browsing import open_page
-from synthetic import Synthetic
+from tui.synthetic import Synthetic
 
 from tuiprof.errors import UsageProblem
 from tuiprof.resources import shipped
@@ -30,7 +30,7 @@ pytest.importorskip("textual_serve", reason="pip install 'tuiprof[serve]'")
 
 TRACE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
 #: Where pictures of the browser are kept, to be looked at.
-OUTPUT = Path(__file__).parents[1] / "output"
+OUTPUT = Path(__file__).parent / "output"
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from made import Made, site
+from analyses.made import Made, site
 
 from tests import real_traces
 from tuiprof.advice import priorities, proof

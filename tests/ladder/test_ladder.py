@@ -12,15 +12,17 @@ import msgspec
 import pytest
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.ladder.runner import RUNNER_LOG, Progress, pending, plan, run, schedule, start_in_background
-from tuiprof.ladder.scenarios import find_ladder as find_scenario
+from tuiprof.ladder.background import RUNNER_LOG, start_in_background
+from tuiprof.ladder.plan import pending, plan, schedule
+from tuiprof.ladder.runner import Progress, run
+from tuiprof.ladder.scenarios import find_ladder
 from tuiprof.ladder.state import (
     KernelFigures,
     LadderMeta,
     LadderRun,
     create,
-    find_ladder,
-    list_ladders,
+    find_run,
+    list_runs,
 )
 from tuiprof.ladder.statistics import judge
 from tuiprof.ladder.trial import begin, conclude
@@ -79,7 +81,7 @@ def toys(tmp_path: Path) -> Path:
 
 
 def planned(toys: Path, **options: Any) -> LadderMeta:
-    return plan(find_scenario("toy", [toys]), facts(), cwd=toys, **options)
+    return plan(find_ladder("toy", [toys]), facts(), cwd=toys, **options)
 
 
 def slots(meta: LadderMeta) -> list[str]:
@@ -187,8 +189,8 @@ def test_a_ladder_from_beginning_to_end(toys: Path, tmp_path: Path) -> None:
     assert [t.kind for t in ladder.meta.trials if t.variant == "late"] == ["check", "trace"]
     # The folder is no session, yet its trials are.
     assert list_sessions(root) == []
-    assert [found.id for found in list_ladders(root) if isinstance(found, LadderRun)] == [ladder.id]
-    assert find_ladder(root, "toy").path == find_ladder(root, "last").path == ladder.path
+    assert [found.id for found in list_runs(root) if isinstance(found, LadderRun)] == [ladder.id]
+    assert find_run(root, "toy").path == find_run(root, "last").path == ladder.path
     inner = f"{ladder.id}/trials/{ladder.meta.trials[0].session}"
     assert find_session(root, inner).meta.scenario == ladder.session(ladder.meta.trials[0]).meta.scenario
     # Running a complete one does nothing, not even when the script has changed since.
@@ -317,12 +319,12 @@ def test_a_damaged_ladder_says_so_and_hides_no_other(
     root = tmp_path / "sessions"
     good, bad = (create(root, planned(toys, variants=["slow"])) for _ in range(2))
     (bad.path / "ladder.json").write_text(content, encoding="utf-8")
-    told = list_ladders(root)
+    told = list_runs(root)
     assert [isinstance(one, LadderRun) for one in told] == [False, True]
     assert what in str(told[0])
-    assert find_ladder(root, good.id).id == good.id
+    assert find_run(root, good.id).id == good.id
     with pytest.raises(UsageProblem, match="no ladder 'zzz'"):
-        find_ladder(root, "zzz")
+        find_run(root, "zzz")
 
 
 def test_a_ladder_in_the_background_gets_the_users_environment(
