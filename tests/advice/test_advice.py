@@ -298,12 +298,12 @@ def optimizing(*, at_the_start: bool) -> Trace:
 @pytest.mark.parametrize(
     ("at_the_start", "where"), [(True, "train.py main()"), (False, "train.py main() from line 53")]
 )
-def test_an_optimizer_loop_is_named_by_its_range_and_a_function_that_ran_before_has_no_first_line(
+def test_an_optimizer_on_a_cpu_is_named_by_its_caller_and_a_function_that_ran_before_has_no_first_line(
     at_the_start: bool, where: str
 ) -> None:
     # Kineto records the line that a function had reached when the profiler started, and the first one of all others.
     findings = advice(optimizing(at_the_start=at_the_start)).table("findings").rows
-    row = findings.row(by_predicate=pl.col("rule") == "operator-loop", named=True)
+    row = findings.row(by_predicate=pl.col("rule") == "single-tensor-optimizer", named=True)
     assert row["where"] == where
     assert row["instead"].startswith("fused=True")
 

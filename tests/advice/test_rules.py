@@ -2301,19 +2301,50 @@ def test_more_workers_are_as_many_as_cores_are_idle(idle: float, left_us: float,
     [("AdamW", "fused=True"), ("RMSprop", "foreach=True"), ("LBFGS", "history_size"), ("Mine", "_foreach_")],
 )
 def test_an_optimizer_is_told_to_use_what_it_has(optimizer: str, said: str) -> None:
-    made = Made()
-    for number in range(2):
-        at = number * 20_000
-        made.step(number, at, at + 20_000).add(
-            "annotation", f"Optimizer.step#{optimizer}.step", at + 5, at + 19_000
-        )
-        for index in range(600):  # parameters of two kinds
-            made.op(f"aten::op{index % 6 + index // 300}", at + 10 + index * 30, at + 30 + index * 30)
-    trace = made.trace()
-    row = found(trace, "operator-loop")
+    trace = of_updates(optimizer, *(f"op{index % 6 + index // 300}" for index in range(600)))
+    row = found(trace, "single-tensor-optimizer")
     assert said in row["instead"]
-    assert "operator-loop" not in advise(trace).table("findings").rows["rule"].to_list()[1:]
-    assert ("fused=True" in row["instead"]) == (said == "fused=True")
+    assert finding(trace, "operator-loop") is None, "one finding is enough"
+    assert row["instead"].startswith("fused=True") == (said == "fused=True")
+
+
+def of_updates(optimizer: str, *operators: str, us: float = 20) -> Trace:
+    """Two steps of a CPU, which an optimizer takes nearly all of, with the operators that it calls."""
+    made, length = Made(), len(operators) * (us + 10) + 1000
+    for number in range(2):
+        at = number * length
+        made.step(number, at, at + length)
+        made.add("annotation", f"Optimizer.step#{optimizer}.step", at + 5, at + length - 500)
+        for index, name in enumerate(operators):
+            made.op(f"aten::{name}", at + 10 + index * (us + 10), at + 10 + us + index * (us + 10))
+    return made.trace()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "operators", "us", "saved"),
+    [
+        ("AdamW", ["lerp_", "addcmul_"] * 100, 20, 0.78),
+        ("Adam", ["lerp_", "addcmul_"] * 10, 4_000, 0.78),  # large parameters, read again and again
+        ("SGD", ["mul_", "add_"] * 100, 20, 0.55),
+        ("SGD", ["mul_", "add_"] * 10, 4_000, None),  # bound by memory either way
+        ("RMSprop", ["mul_", "addcmul_"] * 10, 4_000, None),
+        ("RMSprop", ["mul_", "addcmul_"] * 100, 20, 0.3),
+        ("AdamW", ["_foreach_add_", "_fused_adamw_"], 4_000, None),
+    ],
+)
+def test_what_a_fused_optimizer_saves_on_a_cpu(
+    optimizer: str, operators: list[str], us: float, saved: float | None
+) -> None:
+    row = finding(of_updates(optimizer, *operators, us=us), "single-tensor-optimizer")
+    assert (row is not None) == (saved is not None)
+    if row is not None:
+        length = len(operators) * (us + 10) + 1000 - 505
+        assert row["wins_ns"] == pytest.approx(saved * length * 1000, rel=0.01)
+
+
+def test_a_few_operators_beside_a_fused_update_are_no_loop_over_parameters() -> None:
+    trace = of_updates("AdamW", *["add_"] * 20, *["_fused_adamw_"] * 21, us=30)
+    assert finding(trace, "single-tensor-optimizer") is None
 
 
 def repeated(*, layers: bool, backward: bool = True, calls: bool = False) -> Trace:

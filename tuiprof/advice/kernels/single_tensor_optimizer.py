@@ -23,6 +23,14 @@ MIN_LAUNCHES = 50
 #: most helpful.
 _KEEP_HOST: Final = (0.05, 0.1, 0.025)
 _KEEP: Final = (0.35, 0.6, 0.2)
+#: On a CPU, the minimum number of operators in one optimizer step, and the share of the step that a fused one takes:
+#: of optimizers that divide by the root of a moment, whose operators read a large parameter a dozen times, and of
+#: others, if their operators are short; the latter also for ``foreach=True``. docs/predictions.md has measurements.
+_MIN_OPERATORS: Final = 8
+_SHORT_NS: Final = 50_000
+_OF_MOMENTS: Final = (0.22, 0.36, 0.1)
+_OF_OTHERS: Final = (0.45, 1.0, 0.2)
+_OF_FOREACH: Final = (0.7, 1.0, 0.45)
 #: Minimum number of steps of optimizers that one optimizer could do at once.
 MIN_OPTIMIZERS = 8
 #: Operators that identify a forward pass.
@@ -41,6 +49,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if count >= MIN_OPTIMIZERS:
         yield _many(trace, evidence, rows, count)
         return
+    if not trace.device_indices:
+        yield from _on_cpu(trace, evidence, rows)
+        return
     work = evidence.update_work
     launches = np.unique(trace.links.launch_of[work])
     if len(launches) < MIN_LAUNCHES * len(rows) or trace.named("multi_tensor_apply|fused|Fused", work).any():
@@ -57,6 +68,29 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "high",
         "Optimizer.step launches no multi-tensor kernel",
         *edits,
+        event=int(rows[0]),
+        switch="fused_optimizer=1" if has_fused else "",
+    )
+
+
+def _on_cpu(trace: Trace, evidence: Evidence, rows: Ints) -> Iterator[Finding]:
+    name, inside = trace.name(int(rows[0])), evidence.calls.rows
+    inside = inside[evidence.updates.hold(inside)]
+    single = inside[~trace.named("^aten::_(foreach|fused)_", inside)]
+    ns = trace.lengths(single)
+    if len(single) < _MIN_OPERATORS * len(rows) or 2 * ns.sum() < trace.lengths(inside).sum():
+        return
+    instead, has_fused = fewer_calls(name)
+    shares = _OF_FOREACH if not has_fused else _OF_OTHERS if "SGD" in name else _OF_MOMENTS
+    if shares is not _OF_MOMENTS and ns.mean() >= _SHORT_NS:
+        return
+    yield Finding(
+        f"the optimizer calls {format_count(round(len(single) / len(rows)))} operators a step, one parameter at a time",
+        evidence.function_of(int(single[0])) or name,
+        "fused=True when creating the optimizer; foreach=True saves less on a CPU" if has_fused else instead,
+        "high" if has_fused else "medium",
+        "Optimizer.step calls neither a fused operator nor those over all parameters (_foreach)",
+        *EditRange(*(evidence.without_updates(keep, 1.0) for keep in shares)),
         event=int(rows[0]),
         switch="fused_optimizer=1" if has_fused else "",
     )

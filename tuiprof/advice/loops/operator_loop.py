@@ -51,6 +51,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     in_steps = evidence.stepped
     loops_of_steps = (loop for rows in _threads(trace, in_steps) for loop in _loops_of(trace, rows))
     found = [loop for one in loops_of_steps if (loop := _steady(evidence, one)) is not None]
+    # The rule of single-tensor optimizers has those of an optimizer.
+    updating = evidence.updates.hold(np.array([loop["event"] for loop in found], dtype=np.int64))
+    found = [loop for loop, apart in zip(found, updating.tolist(), strict=True) if not apart]
     if not found:
         return
     places = (
