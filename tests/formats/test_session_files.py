@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tuiprof.formats.session_files import read_uncaptured
-from tuiprof.model.steps import BatchPadding, WorkerRestarts
+from tuiprof.model.steps import BatchPadding, Weights, WorkerRestarts
 
 
 def session(folder: Path, host: list[dict[str, float]], *more: str) -> Path:
@@ -90,6 +90,35 @@ def test_padding_is_read_where_it_is_written_however_long_the_log_is(tmp_path: P
     found = read_uncaptured(trace)
     assert found is not None
     assert found.padding is None, "more is used than there is"
+
+
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        ({}, True),
+        ({"types": {}}, False),
+        ({"types": {"float32": -1}}, False),
+        ({"first": -1}, False),
+        ({"last": None}, False),
+        ({"later": "a field of another version"}, True),
+    ],
+)
+def test_weights_are_those_of_the_last_whole_line(
+    change: dict[str, Any], known: bool, tmp_path: Path
+) -> None:
+    trace = session(tmp_path, [])
+    path = tmp_path / "log" / "rank0.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    line = {"t": "weights", "at": 1, "n": 3, "types": {"float32": 10, "float64": 30}, "kernels": 4}
+    line |= {"depthwise": 1, "first": 2, "last": 0}
+    lines.insert(3, json.dumps(line | change) + "\n")
+    lines.insert(4, '{"t": "weights", "at": 1, "n": 4, "typ\n')
+    path.write_text("".join(lines))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.weights == (Weights({"float32": 10, "float64": 30}, 4, 1, 2, 0) if known else None)
+    if found.weights is not None:
+        assert found.weights.share_of("float64") == 0.75
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,7 @@ class Forecaster(nn.Module):
     "demand-cat",
     "the decoder of a forecast appends each state to a tensor with torch.cat, which copies all states before it",
     "a list, stacked once",
+    "growing-cat",
     "operator-loop",
     "kernel-loop",
     cpu=True,

@@ -28,7 +28,7 @@ from tuiprof.system.files import UNDECODABLE, read_end, read_small_json
 if TYPE_CHECKING:
     import polars as pl
 
-    from tuiprof.model.steps import BatchPadding, SampledLine, Uncaptured, WorkerRestarts
+    from tuiprof.model.steps import BatchPadding, SampledLine, Uncaptured, Weights, WorkerRestarts
 
 
 _ENDINGS = (
@@ -43,6 +43,8 @@ _LARGEST = 256 << 20
 
 #: What 64-bit columns hold, with room for sums: the files may be damaged.
 _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 60), le=1 << 60)]
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 
 class _Site(msgspec.Struct):
@@ -165,6 +167,16 @@ class _Padding(msgspec.Struct):
     cut: bool = False
 
 
+class _Weights(msgspec.Struct):
+    """The parameters that a capture has seen so far."""
+
+    types: dict[str, Annotated[int, msgspec.Meta(gt=0, le=1 << 60)]]
+    kernels: _Count
+    depthwise: _Count
+    first: _Count
+    last: _Count
+
+
 class _Host(msgspec.Struct):
     """What the recorder measured of the host."""
 
@@ -242,6 +254,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         _lines(log, meta.cwd),
         _restarts(log),
         _padding(steps.padding),
+        _weights(steps.weights),
         tuple(times),
         later,
     )
@@ -283,6 +296,7 @@ class _Steps:
     resumed: list[_Line] = field(default_factory=list)  # right after the last capture
     device: deque[_Line] = field(default_factory=_NEWEST)  # what the device took
     padding: _Padding | None = None  # the last of the first steps, as it is not written later
+    weights: _Weights | None = None  # of the first capture
 
 
 def _read_steps(log: Path) -> _Steps:
@@ -296,6 +310,10 @@ def _read_steps(log: Path) -> _Steps:
             if line.startswith(b'{"t": "padding"'):
                 with suppress(*UNDECODABLE):  # a damaged line, or the one being written
                     found.padding = msgspec.json.decode(line, type=_Padding)
+                continue
+            if line.startswith(b'{"t": "weights"'):
+                with suppress(*UNDECODABLE):
+                    found.weights = msgspec.json.decode(line, type=_Weights)
                 continue
             is_step = line.startswith((b'{"t":"step"', b'{"t": "step"'))
             if not is_step and not line.startswith((b'{"t":"dev"', b'{"t": "dev"')):
@@ -388,6 +406,13 @@ def _padding(found: _Padding | None) -> BatchPadding | None:
     if found is None or not 0 < found.longest <= found.width or found.batches <= 0:
         return None
     return BatchPadding(**msgspec.structs.asdict(found))
+
+
+def _weights(found: _Weights | None) -> Weights | None:
+    """Return the parameters of a capture, if there are any."""
+    from tuiprof.model.steps import Weights
+
+    return Weights(**msgspec.structs.asdict(found)) if found is not None and found.types else None
 
 
 def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -329,6 +330,21 @@ class BatchPadding:
     cut: bool = False  # in the capture, models got fewer columns than the batches have
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The parameters that are trained or called in a capture."""
+
+    types: Mapping[str, int]  # number of elements by type: ``"float32"``, …
+    kernels: int = 0  # number of weights that may be of convolutions over areas and volumes
+    depthwise: int = 0  # number of depthwise ones
+    first: int = 0  # number of kernels in channels-first, where the strides tell the layout
+    last: int = 0  # number of kernels in channels-last, likewise
+
+    def share_of(self, kind: str) -> float:
+        """Return the share of the elements that have a type."""
+        return self.types.get(kind, 0) / max(sum(self.types.values()), 1)
+
+
 #: What some steps take longer stands out if it is this multiple of the difference between the median step and the 10th
 #: percentile: five standard deviations, if steps vary normally.
 _STANDS_OUT: Final = 4.0
@@ -363,6 +379,7 @@ class Uncaptured:
     padding: BatchPadding | None = (
         None  # how much of the batches is padding; None = no batches of text were seen
     )
+    weights: Weights | None = None  # the parameters in the capture; None = not recorded
     times_ns: tuple[int, ...] = ()  # what each step took; empty = not known
     #: What steps after the capture took, if these are before it: they may be slower, but show how often a kind of step
     #: comes; empty = not known

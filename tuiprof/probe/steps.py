@@ -419,6 +419,11 @@ class Steps:
         return self._optimizer is not _nobody
 
     @property
+    def optimizer(self) -> Any:
+        """The optimizer whose steps count; None = there is none, or no longer."""
+        return self._optimizer()
+
+    @property
     def torch_works(self) -> bool:
         """Whether the script computes with PyTorch, as opposed to only loading data with it."""
         return self.optimizer_made or self.has_modules or self._backwards > 0

@@ -126,6 +126,19 @@ class BatchPadding(msgspec.Struct, tag="padding", tag_field="t", gc=False):
     cut: bool = False  # in a capture, models got fewer columns than the batches have
 
 
+class Weights(msgspec.Struct, tag="weights", tag_field="t", gc=False):
+    """The parameters that are trained or called in a capture, as far as they were looked at so far."""
+
+    at: Whole
+    n: Whole  # number of the running step
+    types: dict[str, Whole]  # number of elements by type: "float32", …
+    #: Number of weights that may be of convolutions over areas and volumes, and of these the depthwise ones
+    kernels: Whole
+    depthwise: Whole
+    first: Whole  # number of kernels in channels-first, where the strides tell the layout
+    last: Whole  # number of kernels in channels-last, likewise
+
+
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     """Device time of a step by device events, known some steps later."""
 
@@ -282,6 +295,7 @@ Record = (
     | Lines
     | WorkersStarted
     | BatchPadding
+    | Weights
     | DeviceStep
     | Memory
     | Uses

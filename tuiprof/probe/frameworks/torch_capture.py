@@ -37,6 +37,7 @@ from ..requests import Request
 from ..runtime import Runtime
 from .module_calls import ModuleCalls
 from .syncs import SyncWatch
+from .weights import Weights
 
 _GZIP_LEVEL = 3  # of a Kineto trace: about as small as 6 in a third of the time
 _PIECE = 4 << 20
@@ -255,11 +256,18 @@ class TorchProfiler:
     """
 
     def __init__(
-        self, torch: Any, profilers: Profilers, modules: ModuleCalls, request: Request, capturer: Capturer
+        self,
+        torch: Any,
+        profilers: Profilers,
+        modules: ModuleCalls,
+        weights: Weights,
+        request: Request,
+        capturer: Capturer,
     ) -> None:
         self._torch = torch
         self._profilers = profilers
         self._modules = modules
+        self._weights = weights
         self._capturer = capturer
         self._steps = capturer._steps
         self._refuse_if_taken()
@@ -302,6 +310,7 @@ class TorchProfiler:
     def prepare(self) -> None:
         """Start up, one step ahead."""
         self._refuse_if_taken()
+        self._weights.look()
         with self._profilers.coming_back():
             self._call("prepare_trace")
         self._prepared = True

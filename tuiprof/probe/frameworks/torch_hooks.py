@@ -26,6 +26,7 @@ from .model_calls import ModelCalls
 from .module_calls import ModuleCalls
 from .torch_capture import TorchProfiler, watch_profilers
 from .torch_device import TorchDevice
+from .weights import Weights
 
 #: With these step sources, a model that is not trained is the main work.
 _OF_INFERENCE = (BATCH, LOOP)
@@ -73,14 +74,15 @@ def install(runtime: Runtime, torch: Any) -> None:
     calls = [0]
     _hook_optimizers(runtime, torch, compiling, calls)
     _hook_scaler(runtime, torch, calls)
-    runtime.models = Models(runtime, torch, compiling)
+    weights = Weights(torch, runtime.steps)
+    runtime.models = Models(runtime, torch, compiling, weights)
     if torch.backends.cuda.is_built():  # of CUDA or ROCm; whether the script uses it is seen at each step
         device = TorchDevice(runtime, torch)
         runtime.steps.time_on(device)
         runtime.capture.must_wait = device.captures_graph
     profilers = watch_profilers(runtime, torch)
     modules = ModuleCalls(runtime, torch, compiling)
-    runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers, modules)
+    runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers, modules, weights)
 
 
 def _takes(original: Callable[..., Any], hook: Callable[..., Any]) -> bool:
@@ -311,8 +313,9 @@ def _timed(kind: Any, used: _Used, compiling: Callable[[], bool], learns: Callab
 class Models:
     """The timed models of this process."""
 
-    def __init__(self, runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
+    def __init__(self, runtime: Runtime, torch: Any, compiling: Callable[[], bool], weights: Weights) -> None:
         self._runtime = runtime
+        self._weights = weights
         self._hook = runtime.hook("torch.nn.Module")
         self._steps = runtime.steps
         self._torch = torch
@@ -330,6 +333,7 @@ class Models:
         """Return the name of a call's range in a capture."""
         if self._runtime.batches is not None:
             self._runtime.batches.given(args, kwargs)
+        self._weights.called(model)
         return self._calls.name(model, args, kwargs, *more)
 
     def _watch(self, name: str) -> None:
