@@ -40,7 +40,8 @@ def served(
     """Four steps of 20 ms and more on a CPU, in which a copy is read by a product, with a gap after that.
 
     Args:
-        copying: The operator that copies, and ``converts`` the one in it.
+        copying: The operator that copies.
+        converts: The one in it.
         copy_ms: What it takes.
         gap_ms: The time after the product.
         copies: How many steps have it.
