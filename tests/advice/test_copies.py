@@ -132,7 +132,7 @@ def test_giving_memory_back_is_no_python(changed: dict[str, Any], is_python: boo
         assert "thread" in row["instead"]
         assert "loader" not in row["instead"], "nothing is trained"
         trained = advice(served(**{"gap_ms": 2.0, "backward": "other"} | changed))["python-time"]
-        assert "move it to a loader worker" in trained["instead"]
+        assert "to a loader worker" in trained["instead"]
 
 
 @pytest.mark.parametrize(

@@ -2243,8 +2243,70 @@ def test_python_between_tiny_operators(inside: str, op_us: float, gradient: bool
                 made.op(
                     back, at + 3_010 + piece * 10, at + 3_015 + piece * 10, sequence=piece, track=BACKWARD
                 )
-        made.op("aten::mul", at + 3_300, at + 3_900)
+        made.op("aten::mul", at + 3_050, at + 3_900)
     assert (finding(made.trace(), "python-time") is not None) == advised
+
+
+def on_a_cpu(
+    *gaps_us: float, step_us: float = 5_000, frames: bool = False, nodes: int = 0, gap_at: str = "forward"
+) -> Trace:
+    """Steps of a CPU with a stretch without operators, ``before`` or ``after`` the backward pass, or in the forward."""
+    made, at = Made(), 0.0
+    for number, gap_us in enumerate(gaps_us):
+        first = at
+        gaps = {gap_at: gap_us}
+        at += 10 + gaps.get("after", 0)  # the update was the step before
+        made.op("aten::hann_window", at, at + 50, sequence=1)
+        at += 50 + gaps.get("forward", 0)
+        if frames:
+            made.add("python_function", "train.py(3): mel", at - gap_us + 5, at - 5)
+        made.op("aten::stft", at, at + step_us / 2, sequence=2)
+        at += step_us / 2 + gaps.get("before", 0)
+        for node in range(nodes):
+            made.op(f"{AUTOGRAD}: MulBackward0", at + node, at + node + 0.9, sequence=3 + node)
+        at += nodes
+        made.op("aten::sum", at, at + step_us / 2 - 200)
+        made.add("annotation", "Optimizer.step#AdamW.step", at + step_us / 2 - 200, at + step_us / 2)
+        made.op("aten::_fused_adamw_", at + step_us / 2 - 150, at + step_us / 2 - 10)
+        at += step_us / 2
+        made.step(number, first, at)
+    return made.trace()
+
+
+@pytest.mark.parametrize(
+    ("gaps_us", "changed", "advised"),
+    [
+        ((350, 300, 350, 320), {}, True),
+        ((350, 0, 350, 320), {}, False),  # not in each step
+        ((650, 0, 650, 650), {}, True),
+        ((190, 190, 190, 190), {"step_us": 3_000}, False),
+        ((350, 300, 350, 320), {"step_us": 9_000}, False),  # 3 % of a step
+        ((350, 300, 350, 320), {"frames": True}, False),  # recording them takes time between operators
+    ],
+)
+def test_short_stretches_on_a_cpu_are_python_if_each_step_has_them(
+    gaps_us: tuple[float, ...], changed: dict[str, Any], advised: bool
+) -> None:
+    row = finding(on_a_cpu(*gaps_us, **changed), "python-time")
+    assert (row is not None) == advised
+    if row is not None:
+        assert row["where"] == "before stft"
+        assert "do once what is the same" in row["instead"]
+
+
+@pytest.mark.parametrize(
+    ("gap_at", "nodes", "advised"),
+    [
+        ("after", 3_000, False),
+        ("before", 3_000, False),
+        ("forward", 3_000, True),
+        ("after", 300, True),
+        ("before", 300, True),
+    ],
+)
+def test_freeing_the_graph_of_a_backward_pass_is_no_python(gap_at: str, nodes: int, advised: bool) -> None:
+    trace = on_a_cpu(1_500, 1_500, 1_500, 1_500, step_us=10_000, nodes=nodes, gap_at=gap_at)
+    assert (finding(trace, "python-time") is not None) == advised
 
 
 def test_the_function_of_a_stretch_is_the_one_that_has_most_of_it() -> None:
@@ -2345,6 +2407,28 @@ def test_what_a_fused_optimizer_saves_on_a_cpu(
 def test_a_few_operators_beside_a_fused_update_are_no_loop_over_parameters() -> None:
     trace = of_updates("AdamW", *["add_"] * 20, *["_fused_adamw_"] * 21, us=30)
     assert finding(trace, "single-tensor-optimizer") is None
+
+
+def test_sparse_gradients_need_an_update_of_their_own_on_a_cpu() -> None:
+    dense = ["add_"] * 20
+    assert finding(of_updates("SparseAdam", *dense, "_values"), "single-tensor-optimizer") is None
+    assert finding(of_updates("SGD", *dense, "_nnz"), "single-tensor-optimizer") is None
+    assert finding(of_updates("SGD", *dense), "single-tensor-optimizer") is not None
+
+
+def test_optimizers_of_two_kinds_on_a_cpu_are_looked_at_apart() -> None:
+    made = Made()
+    for number in range(2):
+        at = number * 10_000
+        made.step(number, at, at + 10_000)
+        made.add("annotation", "Optimizer.step#Adam.step", at + 100, at + 6_000)
+        made.op("aten::_fused_adam_", at + 110, at + 5_990)
+        made.add("annotation", "Optimizer.step#SGD.step", at + 7_000, at + 8_000)
+        for index in range(20):
+            made.op("aten::add_", at + 7_010 + index * 40, at + 7_040 + index * 40)
+    row = found(made.trace(), "single-tensor-optimizer")
+    assert row["where"] == "Optimizer.step#SGD.step"
+    assert row["wins_ns"] == pytest.approx(0.55 * 1_000_000, rel=0.01)
 
 
 def repeated(*, layers: bool, backward: bool = True, calls: bool = False) -> Trace:
