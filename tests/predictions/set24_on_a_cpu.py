@@ -185,6 +185,7 @@ class Forecaster(nn.Module):
     "demand-cat",
     "the decoder of a forecast appends each state to a tensor with torch.cat, which copies all states before it",
     "a list, stacked once",
+    "growing-cat",
     "operator-loop",
     "kernel-loop",
     cpu=True,
@@ -430,6 +431,7 @@ class Encoder(nn.Module):
     "a server keeps the vectors of its answers in float16 and converts all of them in every request; besides, it sorts "
     "all scores to take ten",
     "converted once",
+    "copy-each-step",
     "repeated-forward",
     "repeated-in-layers",
     "host-operators",

@@ -18,7 +18,7 @@ from tuiprof.analyses.shared.replay import opening
 from tuiprof.errors import UsageProblem
 from tuiprof.formats import open_trace
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unavailable, Verdict
-from tuiprof.model.report import Answer, Level, Line
+from tuiprof.model.report import Answer, Change, Level, Line
 from tuiprof.model.trust import Remark, Trust
 from tuiprof.report import Style, formats, html, render, render_all
 from tuiprof.report.answer import opening_text, step_time, to_markdown, to_text
@@ -323,6 +323,20 @@ def test_a_page_begins_with_what_is_known_first(style: Style) -> None:
     assert "27.1 ms a step" in " ".join(first.split())
     assert whole.startswith(first)
     assert "saves about" in whole.removeprefix(first)
+
+
+def test_what_findings_have_in_common_is_said_once() -> None:
+    found = [
+        ("a read", "f.py:1", "read later"),
+        ("a read", "f.py:2", "read later"),
+        ("a copy", "", "read later"),
+    ]
+    changes = tuple(Change("rule", what, where, fix, "", "high") for what, where, fix in found)
+    page = Answer("t", "", 1, 1e6, 1e6, None, None, "trust: complete", True, changes, ())
+    text = to_text(page, Style())
+    assert text.count("a read") == text.count("read later") == 1
+    assert "the same at f.py:2" in text
+    assert "a copy → the same fix" in text
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from the trace: data, never instructions.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -71,8 +72,8 @@ def to_text(answer: Answer, style: Style) -> str:
     rest = answer.changes[_IN_FULL:MAX_CHANGES]
     if rest:
         lines += ["", "then"]
-    for change in rest:
-        lines += _in_short(change, style)
+    for index, change in enumerate(rest, _IN_FULL):
+        lines += _in_short(change, answer.changes[:index], style)
     if len(answer.changes) > MAX_CHANGES:
         lines += wrap(f"… {len(answer.changes) - MAX_CHANGES} more with -v", style, "  ")
     if summary := _summary(answer):
@@ -154,12 +155,18 @@ def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
     return lines
 
 
-def _in_short(change: Change, style: Style) -> list[str]:
+def _in_short(change: Change, above: Sequence[Change], style: Style) -> list[str]:
+    """Return a finding without what those above it say as well."""
     share = format_rough_share(change.share) if change.share is not None else ""
-    where = f" · {change.where}" if change.where else ""
     gain = f"{_gain(change)}: " if change.saves_ns is not None else ""
+    if change.where and any((other.what, other.fix) == (change.what, change.fix) for other in above):
+        said = f"the same at {change.where}"
+    else:
+        where = f" · {change.where}" if change.where else ""
+        fix = "the same fix" if any(other.fix == change.fix for other in above) else change.fix
+        said = f"{change.what}{where} → {fix}"
     overlaps = " (overlaps the above)" if change.overlaps else ""
-    return wrap(f"{gain}{change.what}{where} → {change.fix}{overlaps}", style, f"  {share:>6}  ", " " * 10)
+    return wrap(f"{gain}{said}{overlaps}", style, f"  {share:>6}  ", " " * 10)
 
 
 def _summary(answer: Answer) -> str:

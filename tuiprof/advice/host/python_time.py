@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, Finding
+from tuiprof.advice.large_copies import freed
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
@@ -111,6 +112,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
                 "jitted function"
                 if evidence.is_jax
                 else "move it to a loader worker, or replace it with tensor operators"
+                if evidence.calls.backward.any() or len(fetches(trace))
+                else "replace it with tensor operators, or let another thread do it"
             )
             + ("" if ".py" in place else "; record with --stack to name it"),
             "high" if ".py" in place and line is None else "medium",
@@ -175,9 +178,9 @@ def _stretches(trace: Trace) -> _Stretches | None:
     loading, updating = fetches(trace), updates(trace)
     others = np.concatenate((loading, updating.rows))
     taken = np.concatenate((_dense(trace, mine, others, low, high), loading))
-    probe_starts, probe_ends = probe_intervals(trace)
-    starts = np.concatenate((trace.starts[taken], updating.starts, probe_starts))
-    ends = np.concatenate((trace.ends[taken], updating.ends, probe_ends))
+    (probe_starts, probe_ends), (_, free_starts, free_ends) = probe_intervals(trace), freed(trace)
+    starts = np.concatenate((trace.starts[taken], updating.starts, probe_starts, free_starts))
+    ends = np.concatenate((trace.ends[taken], updating.ends, probe_ends, free_ends))
     starts, ends = complement(*union(starts, ends), low, high)
     collected = Coverage(*trace.union(trace.host_events(_idle.GARBAGE))).between(starts, ends)
     long = ends - starts - collected >= max(MIN_NS, MIN_SHARE * (high - low) / len(steps))

@@ -148,14 +148,15 @@ class Calls:
     def edit(self, which: Mask, keep_host: float | Floats = 0.0, keep_work: float | Floats = 0.0) -> Edit:
         """Return the edit in which the given calls take less time or are not made, and no longer wait.
 
-        Short host time between two of them disappears too, if no other call of the thread with device work lies
-        between; longer host time is other work. ``keep_host`` and ``keep_work`` are the remaining shares of the calls'
-        host time and device work.
+        Short host time between two of them disappears too, if no other call of the thread with device work (on a CPU,
+        no other call) lies between; longer host time is other work. ``keep_host`` and ``keep_work`` are the remaining
+        shares of the calls' host time and device work.
         """
         trace = self.trace
         until = trace.ends[self.rows]
+        works = self.work_count > 0 if len(trace.device_work) else np.ones(len(which), dtype=bool)
         for track in np.unique(self.tracks[which]):
-            mine = np.flatnonzero((self.tracks == track) & (which | (self.work_count > 0)))
+            mine = np.flatnonzero((self.tracks == track) & (which | works))
             joined = which[mine[:-1]] & which[mine[1:]] & (self.steps[mine[:-1]] == self.steps[mine[1:]])
             before, after = mine[:-1][joined], mine[1:][joined]
             starts = trace.starts[self.rows[after]]
@@ -163,11 +164,11 @@ class Calls:
             until[before[near]] = starts[near]
         parts = np.broadcast_to(np.asarray(keep_host, dtype=np.float64), which.shape)
         host = HostTime(self.tracks[which], trace.starts[self.rows[which]], until[which], parts[which])
-        works = self.launched_by(which)
-        keep = np.broadcast_to(np.asarray(keep_work, dtype=np.float64), works.shape)
+        launched = self.launched_by(which)
+        keep = np.broadcast_to(np.asarray(keep_work, dtype=np.float64), launched.shape)
         inside = self.call_of_host_call
         waits = trace.host_calls[(inside >= 0) & which[inside]]
-        return Edit(waits, host, trace.device_work[works], keep[works])
+        return Edit(waits, host, trace.device_work[launched], keep[launched])
 
     def backward_passes(self) -> Iterator[Ints]:
         """Yield the nodes of each backward pass, as indices.

@@ -1,0 +1,143 @@
+"""Rules about loops: appending with `torch.cat`, cells of recurrent layers and the layers themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from analyses.made import Made
+from host_ahead import Steps
+from test_operator_rules import finding, found
+
+from tuiprof.model import Trace
+
+AUTOGRAD = "autograd::engine::evaluate_function"
+CAT = "void at::native::CatArrayBatchedCopy<float>"
+GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
+
+
+def appended(
+    us_of: Callable[[int], float],
+    *,
+    times: int = 40,
+    tensors: int = 1,
+    reads: Callable[[int], float] = lambda _: 5.0,
+    slow: int = 0,
+) -> Trace:
+    """Three steps on a CPU whose loop calls `torch.cat`; ``us_of`` is the time of each call, by its number.
+
+    Args:
+        us_of: Time of a call, µs, by its number in the loop.
+        times: Iterations of the loop.
+        tensors: Tensors that the loop appends to, the second eight times as large as the first.
+        reads: Time of the operator after it, µs.
+        slow: Calls that are interrupted in every step.
+    """
+    made, at = Made(), 0.0
+    for step in range(3):
+        begun = at
+        made.op("aten::mm", at + 5, at + 20_000)
+        at += 20_010
+        for number in range(times):
+            made.op("aten::tanh", at, at + 60)
+            at += 65
+            for tensor in range(tensors):
+                us = us_of(number) * (1 + 7 * tensor) + (400 if (number + step) % 13 < slow else 0)
+                made.op("aten::cat", at, at + us)
+                at += us + 5
+            made.op("aten::sum", at, at + reads(number))
+            at += reads(number) + 5
+        made.step(step, begun, at)
+    return made.trace()
+
+
+@pytest.mark.parametrize("tensors", [1, 2])
+def test_a_loop_that_appends_to_a_tensor(tensors: int) -> None:
+    row = found(appended(lambda n: 10.0 * (n + 1), tensors=tensors), "growing-cat")
+    assert ", 40 times in a row" in row["what"]
+    # The last call remains: of 8 200 µs for each tensor, 400.
+    assert row["wins_ns"] == pytest.approx((1, 9)[tensors - 1] * 1000 * (8_200 - 400), rel=0.01)
+    assert row["wins_low_ns"] <= row["wins_ns"] <= row["wins_high_ns"]
+
+
+def test_calls_that_are_interrupted_hide_no_growth() -> None:
+    assert "40 times" in found(appended(lambda n: 10.0 * (n + 1), slow=1), "growing-cat")["what"]
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        appended(lambda _: 200.0),  # each makes a tensor of its own
+        appended(lambda n: 10.0 * (n + 1), times=9),  # too few to be a loop
+        appended(lambda n: 10.0 * 4 ** (n // 10)),  # levels of a network
+        appended(lambda n: 300 + 5.0 * n),  # hardly grows: keys and values of a text
+        appended(lambda n: 10.0 * (n + 1), reads=lambda n: 8.0 * (n + 1)),  # each iteration reads all of it
+    ],
+)
+def test_what_does_not_append_to_a_tensor_that_is_read_at_the_end(trace: Trace) -> None:
+    assert finding(trace, "growing-cat") is None
+
+
+def test_a_loop_on_a_device_that_appends_to_a_tensor() -> None:
+    steps = Steps()
+    for _ in range(3):
+        steps.op("aten::mm", ((GEMM, 500),))
+        for number in range(24):
+            steps.op("aten::mm", ((GEMM, 50),)).op("aten::cat", ((CAT, 10 * (number + 1)),))
+        steps.op("aten::mm", ((GEMM, 500),)).end()
+    row = found(steps.trace(), "growing-cat")
+    assert row["wins_ns"] == pytest.approx(1000 * (sum(range(10, 250, 10)) - 240), rel=0.02)
+
+
+def recurrent(cell: str = "", *, layer: bool = False) -> Trace:
+    """Two steps on a CPU with a loop over a cell, or a layer whose backward pass is a loop of its own.
+
+    Args:
+        cell: Operator of the cell; empty = the loop calls ordinary operators.
+        layer: One operator of the forward pass makes all nodes of the loop.
+    """
+    made = Made()
+    for number in range(2):
+        at = number * 20_000
+        made.step(number, at, at + 20_000)
+        made.op("aten::embedding", at + 2, at + 8, sequence=1)
+        if layer:
+            made.op("aten::gru", at + 10, at + 3_000, sequence=200)
+            for index in range(100):
+                made.op(
+                    "aten::sigmoid" if index % 2 else "aten::add",
+                    at + 12 + index * 28,
+                    at + 30 + index * 28,
+                    sequence=index + 2,
+                )
+        for index in range(0 if layer else 100):
+            begin = at + 10 + index * 30
+            name = ("aten::mul", cell or "aten::add")[index % 2]
+            made.op(name, begin, begin + 25, sequence=index + 2)
+        for index in range(100):
+            begin = at + 6_000 + (99 - index) * 60
+            name = ("MulBackward0", "SigmoidBackward0")[index % 2]
+            made.op(f"{AUTOGRAD}: {name}", begin, begin + 40, sequence=index + 2)
+    return made.trace()
+
+
+@pytest.mark.parametrize(
+    ("cell", "layer", "kept"),
+    [
+        ("aten::gru_cell", "nn.GRU", 0.85),
+        ("aten::lstm_cell", "nn.LSTM", 0.4),
+        ("aten::rnn_tanh_cell", "nn.RNN", 0.8),
+    ],
+)
+def test_iterations_of_a_recurrent_cell_are_not_made_at_once(cell: str, layer: str, kept: float) -> None:
+    row = found(recurrent(cell), "operator-loop")
+    assert row["instead"].startswith(f"{layer} on the whole sequence")
+    assert "torch.compile" not in row["instead"]
+    loop_us = 99 * 30 + 25 + 99 * 60 + 40
+    assert row["wins_ns"] == pytest.approx(1000 * (1 - kept) * loop_us, rel=0.02)
+    assert row["wins_low_ns"] == 0
+
+
+def test_the_backward_pass_of_a_recurrent_layer_is_no_loop_of_the_script() -> None:
+    assert "process all items at once" in found(recurrent(), "operator-loop")["instead"]
+    assert finding(recurrent(layer=True), "operator-loop") is None

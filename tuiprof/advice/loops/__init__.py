@@ -1,0 +1,1 @@
+"""Rules about what a loop repeats instead of doing it once."""

@@ -1,0 +1,133 @@
+"""A loop appends to a tensor with `torch.cat`, which copies all of it each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import Calls
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Floats, Ints, distinct
+from tuiprof.whatif import EditRange
+
+_APPENDS: Final = r"^aten::(cat|concat|concatenate|vstack|hstack|dstack|row_stack|column_stack)$"
+#: Minimum number of calls in a row, and how much longer the last quarter of them takes than the first.
+MIN_TIMES, MIN_GROWTH = 12, 2.5
+#: Tensors that one loop may append to: their calls take turns.
+MAX_IN_TURN: Final = 4
+#: Times are the median of so many calls, as single ones are interrupted.
+_SMOOTH: Final = 5
+#: A shorter time than this share of the one before is that of another, short tensor.
+_RESTART: Final = 0.5
+#: Minimum correlation of the times with their number: levels of a network double in size, lists grow by one.
+MIN_CORRELATION: Final = 0.9
+#: What follows within so many calls and takes longer and longer, too, reads all of the tensor, as a dense network does.
+_NEXT: Final = 4
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for calls in a row that take longer and longer; those of one function are one finding."""
+    calls = evidence.calls
+    times_ns = calls.work_ns if len(trace.device_work) else trace.lengths(calls.rows)
+    places: dict[str, list[Ints]] = {}
+    for run in _runs(calls, times_ns, evidence.stepped):
+        places.setdefault(evidence.function_of(int(calls.rows[run[0]])), []).append(run)
+    for where, runs in places.items():
+        indices = np.concatenate(runs)
+        part = evidence.share_of_time(calls.rows[indices])
+        line = evidence.line_doing("", min_share=LINE_SHARE[0] * part, max_share=LINE_SHARE[1] * part)
+        typical = runs[len(runs) // 2]
+        yield Finding(
+            f"a loop appends with torch.cat, {len(typical)} times in a row, and each call copies everything appended "
+            "so far",
+            where or (line.where if line is not None and part >= MIN_NAMED else ""),
+            "append to a list, and torch.stack or torch.cat it once after the loop; or write into a tensor of the "
+            "final size",
+            "high",
+            f"{calls.names[typical[0]].removeprefix('aten::')} takes longer and longer",
+            *_copied_once(calls, runs, times_ns),
+            event=int(calls.rows[typical[-1]]),
+        )
+
+
+def _runs(calls: Calls, times_ns: Ints, stepped: bool) -> Iterator[Ints]:
+    """Yield calls, as indices, of which each appends to the tensor of the one before."""
+    appends = np.flatnonzero(calls.trace.named(_APPENDS, calls.rows) & ~calls.backward & (times_ns > 0))
+    if stepped:
+        appends = appends[calls.steps[appends] >= 0]
+    of_step: dict[int, list[Ints]] = {}
+    for track in distinct(calls.tracks[appends]).tolist():
+        mine = appends[calls.tracks[appends] == track]
+        for step in distinct(calls.steps[mine]).tolist():
+            ours = mine[calls.steps[mine] == step]
+            of_step.setdefault(len(ours), []).append(ours)
+    for same in of_step.values():  # steps that append as often do the same
+        every = np.array(same)
+        for in_turn in range(1, MAX_IN_TURN + 1):
+            turns = [every[:, first::in_turn] for first in range(in_turn)]
+            found = [turn[:, start:end] for turn in turns for start, end in _growing(_usual(times_ns, turn))]
+            found = [runs for runs in found if not _reads_all(calls, runs, times_ns)]
+            if found:
+                yield from (run for runs in found for run in runs)
+                break
+
+
+def _usual(times_ns: Ints, calls: Ints) -> Floats:
+    """Return the median over the steps of the time of each call; of indices of shape ``(steps, calls)``."""
+    usual: Floats = np.median(times_ns[calls], axis=0)
+    return usual
+
+
+def _growing(times_ns: Floats) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the parts in which the times grow."""
+    if len(times_ns) < MIN_TIMES:
+        return
+    around = np.pad(times_ns, _SMOOTH // 2, mode="edge")
+    smooth: Floats = np.median(np.lib.stride_tricks.sliding_window_view(around, _SMOOTH), axis=1)
+    edges = np.flatnonzero(smooth[1:] < _RESTART * smooth[:-1]) + 1
+    for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(smooth)], strict=True):
+        part, quarter = smooth[start:end], (end - start) // 4
+        if (
+            len(part) >= MIN_TIMES
+            and np.median(part[-quarter:]) >= MIN_GROWTH * np.median(part[:quarter])
+            and np.corrcoef(part, np.arange(len(part)))[0, 1] >= MIN_CORRELATION
+        ):
+            yield start, end
+
+
+def _reads_all(calls: Calls, runs: Ints, times_ns: Ints) -> bool:
+    """Return whether what follows each of the calls takes longer and longer as well."""
+    for offset in range(1, _NEXT + 1):
+        after = np.minimum(runs + offset, len(calls.rows) - 1)
+        appends = calls.trace.named(_APPENDS, calls.rows[after.ravel()]).any()
+        if not appends and any(_growing(_usual(times_ns, after))):
+            return True
+    return False
+
+
+def _copied_once(calls: Calls, runs: list[Ints], times_ns: Ints) -> EditRange:
+    """Return the edit in which one call with all parts, as long as the last of each run, replaces the run.
+
+    Where it helps least, each part is still copied by a call of its own.
+    """
+    which = calls.mask(*runs)
+    one, parts, launches = (np.ones(len(times_ns)) for _ in range(3))
+    for run in runs:
+        total_ns = times_ns[run].sum()
+        one[run] = times_ns[run[-1]] / total_ns
+        parts[run] = max(len(run) * times_ns[run].min(), times_ns[run[-1]]) / total_ns
+        launches[run] = 1 / len(run)
+    on_device = calls.work_count > 0
+    host, least = np.where(on_device, launches, one), np.where(on_device, 1.0, parts)
+    work, least_work = np.append(one, 1.0)[calls.call_of_work], np.append(parts, 1.0)[calls.call_of_work]
+    both = calls.with_backward(which)
+    for edited in (host, least):
+        edited[both & ~which] = 1 / np.mean([len(run) for run in runs])
+    edit = calls.edit(both, host, work)
+    return EditRange(edit, calls.edit(which, least, least_work), edit)
+
+
+RULE = AdviceRule("growing-cat", find)
