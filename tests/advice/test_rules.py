@@ -24,7 +24,7 @@ from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
-from tuiprof.model.steps import SampledLine, Uncaptured
+from tuiprof.model.steps import SampledLine, Uncaptured, Weights
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<Mul>>"
@@ -1731,6 +1731,14 @@ def test_a_capture_that_is_faster_than_the_session_is_not_called_slower_by_a_neg
     assert "(50.0 % less)" in " ".join(report("advice", trace).notes)
 
 
+def with_weights(trace: Trace, types: dict[str, int], *layout: int, bf16: str | None = None) -> Trace:
+    """Return a trace of a session that has seen the parameters in the capture; no types = it has not."""
+    step_ns = float(np.median(trace.steps.ends - trace.steps.starts))
+    weights = Weights(types, *layout) if types else None
+    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, bf16=bf16, weights=weights)
+    return trace
+
+
 def products(bf16: str | None, *, cast: bool = False, name: str = "aten::linear", us: float = 600) -> Trace:
     """Four steps on a CPU, most of them in one product."""
     made = Made()
@@ -1747,9 +1755,9 @@ def products(bf16: str | None, *, cast: bool = False, name: str = "aten::linear"
 @pytest.mark.parametrize(
     ("bf16", "cast", "us", "keep"),
     [
-        ("amx_bf16", False, 600, 0.4),
-        ("avx512_bf16", False, 600, 0.55),
-        ("bf16", False, 600, 0.6),
+        ("amx_bf16", False, 600, 0.4 + 25 / 600),  # with the casts
+        ("avx512_bf16", False, 600, 0.28 + 25 / 600),
+        ("bf16", False, 600, 0.6 + 25 / 600),
         ("", False, 600, None),  # some 20 times slower there
         (None, False, 600, None),
         ("amx_bf16", True, 600, None),  # it is autocast already
@@ -1771,11 +1779,93 @@ def test_many_small_products_gain_nothing_by_another_type() -> None:
     made = Made()
     for number in range(4):
         made.step(number, number * 1000, number * 1000 + 1000)
-        for at in range(number * 1000 + 10, number * 1000 + 910, 90):
-            made.op("aten::linear", at, at + 80)
-    trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, bf16="avx512_bf16")
+        for at in range(number * 1000 + 10, number * 1000 + 910, 30):
+            made.op("aten::linear", at, at + 25)
+    trace = with_weights(made.trace(), {"float32": 10}, bf16="avx512_bf16")
     assert finding(trace, "cpu-bfloat16") is None
+
+
+@pytest.mark.parametrize(
+    ("weights", "kind", "sure"),
+    [
+        ({"float32": 30, "int64": 10}, None, "medium"),
+        ({"float32": 10, "float64": 30}, None, None),  # autocast leaves them as they are
+        ({"bfloat16": 30}, None, None),
+        ({}, None, "low"),  # not recorded
+        ({}, "float", "medium"),
+        ({"float32": 30}, "double", None),  # what was computed counts
+    ],
+)
+def test_bfloat16_is_advised_for_float32(weights: dict[str, int], kind: str | None, sure: str | None) -> None:
+    trace = with_weights(products(None), weights, bf16="avx512_bf16")
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            return json.dumps({"args": {"Input Dims": [[8, 8]], "Input type": [kind]} if kind else {}})
+
+    trace._raw = Texts()
+    row = finding(trace, "cpu-bfloat16")
+    assert (row["sure"] if row is not None else None) == sure
+    if row is not None:
+        assert ("float32" in row["what"]) == (sure == "medium")
+        assert (row["wins_low_ns"] > 0) == (sure == "medium")
+
+
+def convolutions(*more: tuple[str, float], us: float = 300) -> Made:
+    """Steps on a CPU of a convolution with its backward pass, a product, and other operators."""
+    own = ("aten::conv2d", us), ("aten::linear", us), (f"{AUTOGRAD}: ConvolutionBackward0", 2 * us)
+    made, at = Made(), 0.0
+    for number in range(4):
+        began = at
+        for name, took in (*own, *more):
+            made.op(name, at + 10, at + 10 + took)
+            at += 10 + took
+        made.step(number, began, at)
+    return made
+
+
+@pytest.mark.parametrize(("depthwise", "keep"), [(0, 0.57), (5, 1.4)])
+def test_depthwise_convolutions_are_slower_in_bfloat16(depthwise: int, keep: float) -> None:
+    steps = convolutions(("aten::linear", 2400), us=600)
+    row = found(
+        with_weights(steps.trace(), {"float32": 30}, 10, depthwise, bf16="avx512_bf16"), "cpu-bfloat16"
+    )
+    products, of_convolutions = 0.28 * 3000 + 2 * 25, keep * 1800 + 60 + 150
+    assert row["wins_ns"] == pytest.approx(1e3 * (4800 - products - of_convolutions), rel=0.05)
+
+
+def test_a_network_of_depthwise_convolutions_is_not_advised_bfloat16() -> None:
+    def advised(*layout: int, known: bool = True, own: str = "aten::relu") -> bool:
+        trace = convolutions((own, 100), us=600).trace()
+        types = {"float32": 30} if known else {}
+        return finding(with_weights(trace, types, *layout, bf16="avx512_bf16"), "cpu-bfloat16") is not None
+
+    assert advised(10, 0)
+    assert advised(10, 0, own="aten::_slow_conv2d_forward")  # float32, as far as is known
+    assert not advised(10, 2)
+    assert advised(known=False)
+    assert not advised(known=False, own="aten::_slow_conv2d_forward")
+
+
+def test_attention_backward_is_slower_in_bfloat16() -> None:
+    def saving_us(attention_us: float) -> float:
+        attention = f"{AUTOGRAD}: ScaledDotProductFlashAttentionForCpuBackward0", attention_us
+        trace = with_weights(convolutions(attention, us=4000).trace(), {"float32": 30}, bf16="avx512_bf16")
+        return float(found(trace, "cpu-bfloat16")["wins_ns"]) / 1e3
+
+    assert saving_us(11_000) - saving_us(9_000) == pytest.approx(2500, rel=0.1)
+
+
+def test_casts_of_the_backward_pass_are_not_those_of_autocast() -> None:
+    def advised(where: int) -> bool:
+        made = convolutions()
+        for row in list(made.rows):
+            if row["name"].endswith(("conv2d", "linear", "ConvolutionBackward0")[where]):
+                made.op("aten::_to_copy", row["ts"] / 1000 + 5, row["ts"] / 1000 + 10)
+        trace = with_weights(made.trace(), {"float32": 30}, bf16="avx512_bf16")
+        return finding(trace, "cpu-bfloat16") is not None
+
+    assert [advised(where) for where in range(3)] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -2164,9 +2254,21 @@ def test_gradients_as_large_as_tables(fill_us: float, advised: bool) -> None:
         assert row["wins_low_ns"] <= 300_000
 
 
-@pytest.mark.parametrize(("kind", "advised"), [("double", True), ("float", False), ("", False)])
-def test_float64_where_types_were_recorded(kind: str, advised: bool) -> None:
-    trace = products(None)
+@pytest.mark.parametrize(
+    ("kind", "weights", "advised"),
+    [
+        ("double", None, True),
+        ("float", None, False),
+        ("", None, False),
+        ("", {"float64": 30, "float32": 10}, True),
+        ("", {"float64": 10, "float32": 30}, False),
+        ("float", {"float64": 30}, False),  # what was computed counts
+    ],
+)
+def test_float64_by_the_recorded_types(kind: str, weights: dict[str, int] | None, advised: bool) -> None:
+    trace = products(None, name="aten::linear")
+    if weights is not None:
+        with_weights(trace, weights)
 
     class Texts:
         def text(self, ordinal: int) -> str:
@@ -2176,7 +2278,41 @@ def test_float64_where_types_were_recorded(kind: str, advised: bool) -> None:
     row = finding(trace, "float64")
     assert (row is not None) == advised
     if row is not None:
-        assert row["wins_ns"] == pytest.approx(0.5 * 640_000, rel=0.03)
+        assert row["wins_ns"] == pytest.approx(0.5 * 640_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("aten::conv2d", 0.2), ("aten::lstm", 0.2), ("aten::gru", 0.5), ("aten::batch_norm", 0.5)],
+)
+def test_float64_convolutions_and_lstms_have_no_fast_kernels(name: str, kept: float) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op(name, at + 10, at + 310, sequence=number)
+        made.op(f"{AUTOGRAD}: UnknownBackward0", at + 400, at + 700, sequence=number)
+        made.op("aten::dropout", at + 700, at + 900, sequence=10 + number)  # random numbers take as long
+        made.op(f"{AUTOGRAD}: MulBackward0", at + 900, at + 904, sequence=10 + number)
+    trace = with_weights(made.trace(), {"float64": 30})
+    row = found(trace, "float64")
+    assert "types of the parameters" in row["because"]
+    assert row["wins_ns"] == pytest.approx((1 - kept) * 600_000, rel=0.03)
+    assert finding(with_weights(made.trace(), {"float32": 30}), "float64") is None
+
+
+@pytest.mark.parametrize(("name", "advised"), [("lstm", True), ("layer_norm", True), ("index_select", False)])
+def test_float64_layers_without_a_backward_pass(name: str, advised: bool) -> None:
+    trace = with_weights(products(None, name=f"aten::{name}", us=900), {"float64": 30})
+    assert (finding(trace, "float64") is not None) == advised
+
+
+def test_small_float64_operators_take_as_long() -> None:
+    made = Made()
+    for number in range(4):
+        made.step(number, number * 1000, number * 1000 + 1000)
+        for at in range(number * 1000 + 10, number * 1000 + 910, 5):
+            made.op("aten::add", at, at + 4)
+    assert finding(with_weights(made.trace(), {"float64": 30}), "float64") is None
 
 
 DOUBLE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<double, double, double, MulFunctor<double>>>"
@@ -2243,8 +2379,70 @@ def test_python_between_tiny_operators(inside: str, op_us: float, gradient: bool
                 made.op(
                     back, at + 3_010 + piece * 10, at + 3_015 + piece * 10, sequence=piece, track=BACKWARD
                 )
-        made.op("aten::mul", at + 3_300, at + 3_900)
+        made.op("aten::mul", at + 3_050, at + 3_900)
     assert (finding(made.trace(), "python-time") is not None) == advised
+
+
+def on_a_cpu(
+    *gaps_us: float, step_us: float = 5_000, frames: bool = False, nodes: int = 0, gap_at: str = "forward"
+) -> Trace:
+    """Steps of a CPU with a stretch without operators, ``before`` or ``after`` the backward pass, or in the forward."""
+    made, at = Made(), 0.0
+    for number, gap_us in enumerate(gaps_us):
+        first = at
+        gaps = {gap_at: gap_us}
+        at += 10 + gaps.get("after", 0)  # the update was the step before
+        made.op("aten::hann_window", at, at + 50, sequence=1)
+        at += 50 + gaps.get("forward", 0)
+        if frames:
+            made.add("python_function", "train.py(3): mel", at - gap_us + 5, at - 5)
+        made.op("aten::stft", at, at + step_us / 2, sequence=2)
+        at += step_us / 2 + gaps.get("before", 0)
+        for node in range(nodes):
+            made.op(f"{AUTOGRAD}: MulBackward0", at + node, at + node + 0.9, sequence=3 + node)
+        at += nodes
+        made.op("aten::sum", at, at + step_us / 2 - 200)
+        made.add("annotation", "Optimizer.step#AdamW.step", at + step_us / 2 - 200, at + step_us / 2)
+        made.op("aten::_fused_adamw_", at + step_us / 2 - 150, at + step_us / 2 - 10)
+        at += step_us / 2
+        made.step(number, first, at)
+    return made.trace()
+
+
+@pytest.mark.parametrize(
+    ("gaps_us", "changed", "advised"),
+    [
+        ((350, 300, 350, 320), {}, True),
+        ((350, 0, 350, 320), {}, False),  # not in each step
+        ((650, 0, 650, 650), {}, True),
+        ((190, 190, 190, 190), {"step_us": 3_000}, False),
+        ((350, 300, 350, 320), {"step_us": 9_000}, False),  # 3 % of a step
+        ((350, 300, 350, 320), {"frames": True}, False),  # recording them takes time between operators
+    ],
+)
+def test_short_stretches_on_a_cpu_are_python_if_each_step_has_them(
+    gaps_us: tuple[float, ...], changed: dict[str, Any], advised: bool
+) -> None:
+    row = finding(on_a_cpu(*gaps_us, **changed), "python-time")
+    assert (row is not None) == advised
+    if row is not None:
+        assert row["where"] == "before stft"
+        assert "do once what is the same" in row["instead"]
+
+
+@pytest.mark.parametrize(
+    ("gap_at", "nodes", "advised"),
+    [
+        ("after", 3_000, False),
+        ("before", 3_000, False),
+        ("forward", 3_000, True),
+        ("after", 300, True),
+        ("before", 300, True),
+    ],
+)
+def test_freeing_the_graph_of_a_backward_pass_is_no_python(gap_at: str, nodes: int, advised: bool) -> None:
+    trace = on_a_cpu(1_500, 1_500, 1_500, 1_500, step_us=10_000, nodes=nodes, gap_at=gap_at)
+    assert (finding(trace, "python-time") is not None) == advised
 
 
 def test_the_function_of_a_stretch_is_the_one_that_has_most_of_it() -> None:
@@ -2345,6 +2543,28 @@ def test_what_a_fused_optimizer_saves_on_a_cpu(
 def test_a_few_operators_beside_a_fused_update_are_no_loop_over_parameters() -> None:
     trace = of_updates("AdamW", *["add_"] * 20, *["_fused_adamw_"] * 21, us=30)
     assert finding(trace, "single-tensor-optimizer") is None
+
+
+def test_sparse_gradients_need_an_update_of_their_own_on_a_cpu() -> None:
+    dense = ["add_"] * 20
+    assert finding(of_updates("SparseAdam", *dense, "_values"), "single-tensor-optimizer") is None
+    assert finding(of_updates("SGD", *dense, "_nnz"), "single-tensor-optimizer") is None
+    assert finding(of_updates("SGD", *dense), "single-tensor-optimizer") is not None
+
+
+def test_optimizers_of_two_kinds_on_a_cpu_are_looked_at_apart() -> None:
+    made = Made()
+    for number in range(2):
+        at = number * 10_000
+        made.step(number, at, at + 10_000)
+        made.add("annotation", "Optimizer.step#Adam.step", at + 100, at + 6_000)
+        made.op("aten::_fused_adam_", at + 110, at + 5_990)
+        made.add("annotation", "Optimizer.step#SGD.step", at + 7_000, at + 8_000)
+        for index in range(20):
+            made.op("aten::add_", at + 7_010 + index * 40, at + 7_040 + index * 40)
+    row = found(made.trace(), "single-tensor-optimizer")
+    assert row["where"] == "Optimizer.step#SGD.step"
+    assert row["wins_ns"] == pytest.approx(0.55 * 1_000_000, rel=0.01)
 
 
 def repeated(*, layers: bool, backward: bool = True, calls: bool = False) -> Trace:

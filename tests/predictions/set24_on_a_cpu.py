@@ -431,6 +431,7 @@ class Encoder(nn.Module):
     "a server keeps the vectors of its answers in float16 and converts all of them in every request; besides, it sorts "
     "all scores to take ten",
     "converted once",
+    "copy-each-step",
     "repeated-forward",
     "repeated-in-layers",
     "host-operators",

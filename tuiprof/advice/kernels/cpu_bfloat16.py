@@ -8,8 +8,10 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import Calls, arguments
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit, EditRange
 
@@ -20,44 +22,105 @@ PRODUCTS: Final = (
 )
 #: Minimum share of the steps; below it, another type is not worthwhile.
 MIN_SHARE: Final = 0.2
-#: Shorter calls, ns, take as long or longer in bfloat16 because of the casts around them. On a core of an AMD EPYC
-#: with avx512_bf16 (PyTorch 2.13, forward and backward) a Linear of 64 took 2.0 times as long, of 128 0.94 times.
-_SHORTEST_NS: Final = 100_000
-#: Share of their time that remains: likely, least and most helpful. avx512_bf16 was measured on the same core: a
-#: Linear of 256 to 2048 keeps 0.24 to 0.38, a convolution of 64 to 256 channels 0.53 to 0.65, of 16 channels 0.9.
+#: Share of their time that remains of products and of convolutions, likely, least and most helpful, beside what the
+#: casts take. avx512_bf16 was measured on a core of an AMD EPYC (Zen 5, PyTorch 2.13), forward and backward: a Linear
+#: of 256 to 2048 keeps 0.25 to 0.35, a convolution of 64 to 256 channels 0.53 to 0.63, of 16 channels 0.7 to 0.85.
 #: The others are derived from the instructions, not measured: compared with a float32 FMA, a bfmmla (Arm)
 #: multiplies four times as many numbers and an AMX tile 16 times, which small products do not reach.
-_KEEP: Final = {"amx_bf16": (0.4, 0.9, 0.15), "avx512_bf16": (0.55, 0.95, 0.25), "bf16": (0.6, 1.0, 0.35)}
+_KEEP: Final = {
+    "amx_bf16": ((0.4, 0.9, 0.15), (0.4, 0.9, 0.15)),
+    "avx512_bf16": ((0.28, 0.6, 0.22), (0.57, 1.0, 0.4)),
+    "bf16": ((0.6, 1.0, 0.35), (0.6, 1.0, 0.35)),
+}
+#: What the casts around a call take, ns, of a product and of a convolution, forward and backward, measured on the same
+#: core. A Linear of 64 takes 1.1 to 2.5 times as long in bfloat16, one of 128 0.55 to 1.5 times.
+_CASTS_NS: Final = ((25_000, 60_000), (60_000, 150_000))
+_CONVOLUTIONS: Final = r"(?i)convolution|^aten::conv\dd$"
+#: Depthwise convolutions, and small ones of one pixel, take longer in bfloat16: on the same core 0.5 to 1.9 times as
+#: long, a MobileNet 1.3 to 1.7 times in training and 1.05 times in inference. Likely, least and most helpful.
+_KEEP_DEPTHWISE: Final = (1.4, 2.0, 0.6)
+#: Minimum share of the kernels for that.
+_DEPTHWISE: Final = 0.1
+#: The backward pass of attention takes 2 to 3 ms more in bfloat16 for each layer, unless it takes more than 10 ms in
+#: float32 (measured on the same core, batches of 64 to 1000 sequences and heads, lengths of 16 to 512).
+_ATTENTION_BACKWARD: Final = r"ScaledDotProductFlashAttentionForCpuBackward"
+_ATTENTION_NS, _LONG_ATTENTION_NS = 2_500_000, 10_000_000
+#: PyTorch's own convolution, which on one thread is used for kernels of one pixel with fewer than 16 images, and for
+#: float64 (aten/src/ATen/native/Convolution.cpp, use_mkldnn): where a MobileNet has most of its products.
+_OWN: Final = r"^aten::_slow_conv2d_forward$"
+#: Number of products whose types are read.
+_LOOKED_AT: Final = 40
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for long float32 products on a CPU with bfloat16 instructions."""
+    """Look for float32 products on a CPU with bfloat16 instructions."""
     seen = trace.uncaptured
     parts = _KEEP.get((seen.bf16 or "") if seen is not None else "")
     if trace.device_indices or seen is None or parts is None or evidence.is_jax:
         return
-    rows = evidence.calls.rows
-    products = rows[trace.named(PRODUCTS, rows)]
-    products = products[trace.lengths(products) >= _SHORTEST_NS]
+    calls = evidence.calls
+    which = trace.named(PRODUCTS, calls.rows)
+    products = calls.rows[which]
     share = evidence.share_of_time(products)
     if share < MIN_SHARE:
         return
-    # Under autocast most of them start with a cast.
-    cast_in = np.unique(evidence.calls.inside(np.flatnonzero(trace.named(r"^aten::_to_copy$"))))
-    if np.isin(rows[cast_in[cast_in >= 0]], products).sum() >= len(products) / 3:
+    # Under autocast most of them start with a cast. Backward passes of convolutions copy weights in float32, too.
+    forward = which & ~calls.backward
+    cast_in = calls.mask(calls.inside(np.flatnonzero(trace.named(r"^aten::_to_copy$"))))
+    if (cast_in & forward).sum() >= max(forward.sum() / 2, 1):
         return
+    known = _are_float32(trace, products)
+    if known is False:
+        return
+    likely, least, most = _kept(calls, which, parts)
     longest = trace.longest(products)
     yield Finding(
-        f"{format_rough_share(share)} of the time is float32 matmuls and convolutions, on a CPU with {seen.bf16} "
-        "instructions",
+        f"{format_rough_share(share)} of the time is {'float32 ' if known else ''}matmuls and convolutions, on a CPU "
+        f"with {seen.bf16} instructions",
         f"longest in {operator_label(trace.name(longest))}",
-        'with torch.autocast("cpu", dtype=torch.bfloat16): around forward and loss',
-        "medium",
-        "CPU flags from the session; no casts around the matmuls",
-        *EditRange(*(Edit.of_host(trace, products, part) for part in parts)),
+        'with torch.autocast("cpu", dtype=torch.bfloat16): around forward and loss'
+        + ("" if known else ", if they are float32"),
+        "medium" if known else "low",
+        "CPU flags from the session; no casts around the matmuls"
+        + (", which are float32" if known else "; their types were not recorded"),
+        *EditRange(
+            *(Edit.of_host(trace, products, part) for part in (likely, least if known else 1.0, most))
+        ),
         proof="cpu-training:baseline,bf16",
         event=longest,
     )
+
+
+def _are_float32(trace: Trace, products: Ints) -> bool | None:
+    """Return whether most products are float32, by their own types or those of the parameters; None = unknown."""
+    longest = products[np.argsort(-trace.lengths(products), kind="stable")[:_LOOKED_AT]]
+    kinds = [given.types[0] for _, given in arguments(trace, longest) if given.types and given.types[0]]
+    if kinds:
+        return kinds.count("float") > len(kinds) / 2
+    weights = trace.uncaptured.weights if trace.uncaptured is not None else None
+    return None if weights is None else weights.share_of("float32") > 0.5
+
+
+def _kept(calls: Calls, which: Mask, parts: tuple[tuple[float, float, float], ...]) -> Iterator[float]:
+    """Yield the share of their time that all products keep: likely, least and most helpful; at most 1.
+
+    What some of them, and attention, lose is taken from what the others win, as autocast takes all of them.
+    """
+    trace, products = calls.trace, calls.rows[which]
+    took = trace.lengths(products)
+    convolutions, backward = trace.named(_CONVOLUTIONS, products), calls.backward[which]
+    casts = np.where(convolutions, *(np.where(backward, *ns[::-1]) for ns in _CASTS_NS[::-1]))
+    attention = trace.lengths(calls.rows[trace.named(_ATTENTION_BACKWARD, calls.rows)])
+    lost = _ATTENTION_NS * (attention < _LONG_ATTENTION_NS).sum()
+    weights = trace.uncaptured.weights if trace.uncaptured is not None else None
+    if weights is None:
+        small = bool(trace.named(_OWN).any())
+    else:
+        small = weights.depthwise >= max(_DEPTHWISE * weights.kernels, 1)
+    of_convolutions = _KEEP_DEPTHWISE if small else parts[1]
+    for keep, keep_convolutions in zip(parts[0], of_convolutions, strict=True):
+        kept = np.where(convolutions, keep_convolutions, keep) * took + casts
+        yield min(float((kept.sum() + lost) / max(took.sum(), 1)), 1.0)
 
 
 RULE = AdviceRule("cpu-bfloat16", find)

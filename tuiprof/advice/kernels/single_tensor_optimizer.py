@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import index_of_outer
 from tuiprof.analyses.shared.optimizers import CLEARS
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count
-from tuiprof.whatif import EditRange
+from tuiprof.whatif import Edit, EditRange, HostTime
 
 #: Optimizers of torch.optim that support ``fused=True``, and those that support only ``foreach=True``.
 _FUSED: Final = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
@@ -31,6 +33,8 @@ _SHORT_NS: Final = 50_000
 _OF_MOMENTS: Final = (0.22, 0.36, 0.1)
 _OF_OTHERS: Final = (0.45, 1.0, 0.2)
 _OF_FOREACH: Final = (0.7, 1.0, 0.45)
+#: Operators on a sparse gradient, which neither a fused optimizer nor one over all parameters takes.
+_SPARSE: Final = "^aten::(_nnz|_values)$"
 #: Minimum number of steps of optimizers that one optimizer could do at once.
 MIN_OPTIMIZERS = 8
 #: Operators that identify a forward pass.
@@ -50,7 +54,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         yield _many(trace, evidence, rows, count)
         return
     if not trace.device_indices:
-        yield from _on_cpu(trace, evidence, rows)
+        yield from _on_cpu(trace, evidence)
         return
     work = evidence.update_work
     launches = np.unique(trace.links.launch_of[work])
@@ -73,27 +77,38 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _on_cpu(trace: Trace, evidence: Evidence, rows: Ints) -> Iterator[Finding]:
-    name, inside = trace.name(int(rows[0])), evidence.calls.rows
-    inside = inside[evidence.updates.hold(inside)]
-    single = inside[~trace.named("^aten::_(foreach|fused)_", inside)]
-    ns = trace.lengths(single)
-    if len(single) < _MIN_OPERATORS * len(rows) or 2 * ns.sum() < trace.lengths(inside).sum():
-        return
-    instead, has_fused = fewer_calls(name)
-    shares = _OF_FOREACH if not has_fused else _OF_OTHERS if "SGD" in name else _OF_MOMENTS
-    if shares is not _OF_MOMENTS and ns.mean() >= _SHORT_NS:
-        return
-    yield Finding(
-        f"the optimizer calls {format_count(round(len(single) / len(rows)))} operators a step, one parameter at a time",
-        evidence.function_of(int(single[0])) or name,
-        "fused=True when creating the optimizer; foreach=True saves less on a CPU" if has_fused else instead,
-        "high" if has_fused else "medium",
-        "Optimizer.step calls neither a fused operator nor those over all parameters (_foreach)",
-        *EditRange(*(evidence.without_updates(keep, 1.0) for keep in shares)),
-        event=int(rows[0]),
-        switch="fused_optimizer=1" if has_fused else "",
-    )
+def _on_cpu(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for optimizers on a CPU whose operators update one parameter each; each kind is one finding."""
+    updates, called, every = evidence.updates, evidence.calls.rows, trace.operators()
+    inside, every = called[updates.hold(called)], every[updates.hold(every)]
+    for code in np.unique(trace.name_codes[updates.rows]):
+        mine = trace.name_codes[updates.rows] == code
+        rows, name = updates.rows[mine], trace.names[code]
+        calls = inside[index_of_outer(trace, rows, inside) >= 0]
+        single = calls[~trace.named("^aten::_(foreach|fused)_", calls)]
+        ns = trace.lengths(single)
+        if len(single) < _MIN_OPERATORS * len(rows) or 2 * ns.sum() < trace.lengths(calls).sum():
+            continue
+        if trace.named(_SPARSE, every[index_of_outer(trace, rows, every) >= 0]).any():
+            continue
+        instead, has_fused = fewer_calls(name)
+        shares = _OF_FOREACH if not has_fused else _OF_OTHERS if "SGD" in name else _OF_MOMENTS
+        if shares is not _OF_MOMENTS and ns.mean() >= _SHORT_NS:
+            continue
+        host = replace(HostTime.of(trace, rows), starts=updates.starts[mine])
+        count = format_count(round(len(single) / len(rows)))
+        yield Finding(
+            f"the optimizer calls {count} operators a step, one parameter at a time",
+            evidence.function_of(int(single[0])) or name,
+            "fused=True when creating the optimizer; foreach=True saves less on a CPU"
+            if has_fused
+            else instead,
+            "high" if has_fused else "medium",
+            "Optimizer.step calls neither a fused operator nor those over all parameters (_foreach)",
+            *EditRange(*(Edit(host=replace(host, keep=np.full(len(rows), keep))) for keep in shares)),
+            event=int(rows[0]),
+            switch="fused_optimizer=1" if has_fused else "",
+        )
 
 
 def steps_in_a_row(evidence: Evidence, rows: Ints) -> float:

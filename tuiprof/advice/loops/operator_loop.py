@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, Finding
-from tuiprof.advice.kernels.single_tensor_optimizer import fewer_calls
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.calls import loops
 from tuiprof.analyses.shared.frames import ancestry_of, function_label, operator_label, running_at_start
@@ -58,7 +57,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     places = (
         pl.DataFrame(found)
-        .group_by("where", "optimizer", "backward", "body", maintain_order=True)
+        .group_by("where", "backward", "body", maintain_order=True)
         .agg(
             pl.col("track", "start", "end", "times"),
             pl.col("calls").explode(),
@@ -89,19 +88,16 @@ def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
 
 def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     backward = " (and again in the backward pass)" if place.get("with_backward") else ""
-    has_fused = False
     times = np.array(place["times"], dtype=np.float64)
     keeps = [1 / times, np.minimum(_LEAST / times, 1.0), 1 / times]  # one iteration stays
     if cell := next((name for name in place["body"] if name in _CELLS), ""):
         layer, shares = _CELLS[cell]
         instead = f"{layer} on the whole sequence, if its inputs do not depend on its outputs"
         keeps = [np.full(len(times), share) for share in shares]
-    elif place["optimizer"]:
-        instead, has_fused = fewer_calls(place["optimizer"])
-        instead += f"; or {jit}"
     else:
-        instead = "process all items at once: one call on the whole batch (pad and mask if sizes differ)"
-        instead += f"; or {jit}"
+        instead = (
+            f"process all items at once: one call on the whole batch (pad and mask if sizes differ); or {jit}"
+        )
     tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
     low, high = evidence.trace.span
     part = float((ends - starts).sum()) / (high - low)
@@ -118,7 +114,6 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
         "than the work",
         *EditRange(*(Edit(host=HostTime(tracks, starts, ends, keep)) for keep in keeps)),
         event=place["event"],
-        switch="fused_optimizer=1" if has_fused else "",
     )
 
 
@@ -186,11 +181,9 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
         frame, annotation = int(around.frames[0, 0]), int(around.annotation[0])
         where = function_label(trace.names[frame], running_at_start(trace)) if frame >= 0 else ""
         range_ = trace.names[annotation] if annotation >= 0 else ""
-        optimizer = range_ if range_.startswith("Optimizer.step#") else ""
         yield {
             "where": where or range_,
-            "optimizer": optimizer,
-            "body": [] if optimizer else sorted(names),
+            "body": sorted(names),
             "backward": trace.name(int(rows[first])).startswith("autograd::engine"),
             "track": int(trace.track_codes[rows[first]]),
             "start": int(starts[first]),
