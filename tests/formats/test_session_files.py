@@ -31,6 +31,31 @@ def _line(record: dict[str, Any]) -> str:
     return json.dumps(record, separators=(",", ":")) + "\n"
 
 
+def test_what_the_profiler_added_to_each_phase_is_read_from_whole_captured_steps(tmp_path: Path) -> None:
+    trace = session(tmp_path, [])
+    found = read_uncaptured(trace)
+    assert found is not None
+    # Only two captured steps, the first of which the profiler begins in; and no phases.
+    assert found.slowed_ns == {"backward": 0, "optimizer": 0, "": pytest.approx(9)}
+    log = tmp_path / "log" / "rank0.jsonl"
+    steps = []
+    for n in range(40):
+        captured = 30 <= n < 34
+        phases = {"forward": 250, "backward": 700 if captured else 400, "optimizer": 60 if captured else 50}
+        step = {"t": "step", "n": n, "dur": 1_500 if captured else 1_000, "ph": phases, "cap": captured}
+        steps.append(step | ({"dur": 90_000} if n == 30 else {}))
+    log.write_text("".join(map(_line, steps)))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.slowed_ns == {"backward": 300, "optimizer": 10, "": 190}
+    # Those of later captures do not count: what an earlier one left slows them too.
+    again = [step | {"n": step["n"] + 40, "dur": 9_000, "cap": step["n"] > 20} for step in steps]
+    log.write_text("".join(map(_line, [*steps, *again])))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.slowed_ns == {"backward": 300, "optimizer": 10, "": 190}
+
+
 def test_cores_are_those_of_the_run_after_its_imports(tmp_path: Path) -> None:
     imports = [{"core0_util": 1.0, "core1_util": 0.0, "core10_util": 0.0, "tree_cpu": 1.0}] * 3
     runs = [{"core0_util": 1.0, "core1_util": 0.5, "core10_util": 0.25, "tree_cpu": 1.75, "util": 0.9}] * 4

@@ -124,6 +124,40 @@ def test_a_capture_by_the_clock_needs_no_steps(run_forked: Callable[..., Run]) -
     assert (done.session / done.captures("a")[-1].path).stat().st_size > 1000
 
 
+#: A model that is only called, and tensors alone.
+PLAIN = ANY_LOOP.replace("torch.nn.Linear(64, 64)", "torch.nn.Linear(512, 512)").replace("model.eval()\n", "")
+PLAIN = PLAIN.replace("torch.ones(8, 64)", "torch.ones(256, 512)")
+MARKED = ANY_LOOP.replace("model.eval()", "import tuiprof").replace("model(model(x))", "x; tuiprof.step()")
+TENSORS = """
+import torch
+x = torch.ones(8, 64)
+for count in range(100): x = x @ torch.ones(64, 64)
+"""
+
+
+@pytest.mark.parametrize("script", [PLAIN, MARKED], ids=["plain", "marked"])
+def test_a_capture_by_the_clock_begins_once_a_model_is_called_or_a_step_has_ended(
+    run_forked: Callable[..., Run], script: str
+) -> None:
+    done = run_forked(script, *TRACE, requests=[{"id": "a", "steps": 1, "seconds": 0.2, "after_s": 0.0}])
+    assert done.code == 0, done.err
+    assert [capture.state for capture in done.captures("a")] == ["armed", "started", "written"]
+
+
+@pytest.mark.parametrize(
+    ("after_s", "why"), [(0.0, "not seen to call a model"), (1000.0, "the script ended within 1000 s")]
+)
+def test_a_capture_by_the_clock_that_is_not_made_has_a_reason(
+    run_forked: Callable[..., Run], after_s: float, why: str
+) -> None:
+    done = run_forked(TENSORS, requests=[{"id": "a", "steps": 1, "seconds": 0.2, "after_s": after_s}])
+    assert done.code == 0, done.err
+    (log,) = done.logs.values()
+    ended = [record for record in log if isinstance(record, records.Capture)][-1]
+    assert ended.state == "failed"
+    assert why in str(ended.why)
+
+
 IMPORTING = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 part = compile("end = clock() + 700_000_000\\nwhile clock() < end: pass", "part.py", "exec")

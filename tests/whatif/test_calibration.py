@@ -51,6 +51,53 @@ def test_the_host_does_not_limit_a_step_that_the_device_nearly_fills_and_a_captu
     assert step_of(operators(works=works_us), Uncaptured(40, 8.1e5, 8e5, 8.2e5)).scale == scale
 
 
+def phased() -> Trace:
+    """Steps on a CPU of twenty operators of 40 µs, as many backward nodes, and an optimizer with ten operators."""
+    made, at = Made(), 0.0
+    for number in range(4):
+        begin = at
+        for index in range(50):
+            if index == 40:
+                made.add("annotation", "Optimizer.step#Adam.step", at, at + 400)
+            name = "aten::mm" if not 20 <= index < 40 else "autograd::engine::evaluate_function: MmBackward0"
+            made.op(name, at, at + 35, sequence=100 * number + (index if index < 20 else 39 - index) + 1)
+            at += 40
+        made.step(number, begin, at)
+    return made.trace()
+
+
+def left_us(step: Calibrated) -> list[float]:
+    """Return what remains of the operators, the backward pass and the optimizer of a step, µs."""
+    [clock] = step.graph.clocks
+    passed = np.interp([0, 800e3, 1_600e3, 2_000e3], clock.at, clock.passed(step.scale))
+    return [round(ns / 1e3) for ns in np.diff(passed)]
+
+
+@pytest.mark.parametrize(("backward", "optimizer", "rest"), [(300, 40, 60), (60, 40, 300), (100, 160, 140)])
+def test_each_phase_is_as_much_faster_without_the_profiler_as_the_session_says(
+    backward: int, optimizer: int, rest: int
+) -> None:
+    slowed = {"backward": 1e3 * backward, "optimizer": 1e3 * optimizer, "": 1e3 * rest}
+    step = step_of(phased(), Uncaptured(40, 1.6e6, 1.59e6, 1.61e6, slowed_ns=slowed))
+    assert left_us(step) == pytest.approx([800 - rest, 800 - backward, 400 - optimizer], abs=5)
+
+
+def test_no_phase_of_a_step_is_recorded_for_nothing() -> None:
+    slowed = {"backward": 500e3, "optimizer": -50e3, "": -50e3}
+    step = step_of(phased(), Uncaptured(40, 1.6e6, 1.59e6, 1.61e6, slowed_ns=slowed))
+    operators, backward, optimizer = left_us(step)
+    assert operators + backward + optimizer == pytest.approx(1_600, abs=3)
+    assert backward < operators < 790
+    assert optimizer < 395
+
+
+def test_phases_that_the_session_does_not_know_are_slowed_alike() -> None:
+    step = step_of(phased(), Uncaptured(40, 1.6e6, 1.59e6, 1.61e6))
+    operators, backward, optimizer = left_us(step)
+    assert operators == pytest.approx(backward, rel=0.01)
+    assert optimizer == pytest.approx(backward / 2, rel=0.01)
+
+
 def test_what_holds_up_a_single_step_is_no_part_of_the_others() -> None:
     session = Uncaptured(40, 600_000.0, 590_000.0, 610_000.0)
     even, hiccup = step_of(operators(), session), step_of(operators(slow_at=(2,)), session)

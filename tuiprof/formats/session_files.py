@@ -257,7 +257,29 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         _weights(steps.weights),
         tuple(times),
         later,
+        _slowed(chosen, steps.in_capture),
     )
+
+
+#: Phases that a trace shows as well.
+_PHASES: Final = ("backward", "optimizer")
+
+
+def _slowed(uncaptured: Sequence[_Line], captured: Sequence[_Line]) -> dict[str, float]:
+    """Return what the profiler added to each phase of a step, and to the rest of it (``""``), ns; empty = not known."""
+    import numpy as np
+
+    if len(captured) < 2:  # the profiler begins in the first one
+        return {}
+    parts = [
+        [(*(step.ph.get(name, 0) for name in _PHASES), step.dur) for step in steps]
+        for steps in (uncaptured, captured[1:])
+    ]
+    before, then = (np.array(steps, dtype=np.float64) for steps in parts)
+    for steps in (before, then):
+        steps[:, -1] -= steps[:, :-1].sum(axis=1)
+    added: list[float] = (np.median(then, axis=0) - np.median(before, axis=0)).tolist()
+    return dict(zip((*_PHASES, ""), added, strict=True))
 
 
 def _log_of(trace: Path) -> Path | None:
@@ -290,6 +312,7 @@ class _Steps:
     """The steps of a log that matter here."""
 
     captured: bool = False
+    in_capture: list[_Line] = field(default_factory=list)  # those of the first one
     first: list[_Line] = field(default_factory=list)  # the first ones of the run
     before: deque[_Line] = field(default_factory=_NEWEST)  # before the first capture
     after: deque[_Line] = field(default_factory=_NEWEST)  # after the last one
@@ -325,6 +348,8 @@ def _read_steps(log: Path) -> _Steps:
             if not is_step:
                 found.device.append(step)
             elif step.cap:
+                if not found.after:
+                    found.in_capture.append(step)
                 found.captured, captured_at = True, step.n
                 found.resumed.clear()
             elif not found.captured:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -384,6 +384,8 @@ class Uncaptured:
     #: What steps after the capture took, if these are before it: they may be slower, but show how often a kind of step
     #: comes; empty = not known
     later_ns: tuple[int, ...] = ()
+    #: What the profiler added to each phase of a step, ns; ``""`` is the rest of it; empty = not known.
+    slowed_ns: Mapping[str, float] = field(default_factory=dict)
 
     def outliers_ns(self, at_most_ns: float) -> float:
         """Return what steps that stand out take longer than the median, averaged over all; 0 if it is only one.

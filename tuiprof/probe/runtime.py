@@ -392,6 +392,7 @@ class Runtime:
         if not os.path.isdir(folder) or any(name.startswith("rank") for name in os.listdir(folder)):
             return
         self._poll()
+        self.timed.finish()
         self.capture.finish()
         self.black_box.ending(self.steps.n)
         self._note_what_did_not_run()

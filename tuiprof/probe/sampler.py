@@ -174,6 +174,7 @@ class Sampler:
         #: code of the script, or waited for somebody else. In the second, waiting for a queue counts as well.
         self.recent: deque[tuple[Loop, ...] | None] = deque(maxlen=RECENT)
         self.recent_with_queues: deque[tuple[Loop, ...] | None] = deque(maxlen=RECENT)
+        self.saw_model = False  # whether the script was in a call of a ``torch.nn.Module`` in a sample
         self.wants_loops = True  # whether to keep loops
         self._compiling: deque[bool] = deque(maxlen=RECENT)
         self._lines: Counter[tuple[str, int, str]] = Counter()
@@ -210,11 +211,9 @@ class Sampler:
             frame = frame.f_back
         if innermost is not None:
             self.samples += 1
-            key = (
-                innermost.f_code.co_filename,
-                innermost.f_lineno or 0,
-                "makes a batch" if loads else _doing(below),
-            )
+            doing = "makes a batch" if loads else _doing(below)
+            self.saw_model = self.saw_model or doing == "forward"
+            key = (innermost.f_code.co_filename, innermost.f_lineno or 0, doing)
             if key in self._lines or len(self._lines) < _MAX_LINES:
                 self._lines[key] += 1
         if self.wants_loops:

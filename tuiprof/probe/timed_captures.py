@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _SECONDS, _AFTER_S, _OWN = 3.0, 20.0, "timed"
 _PATIENCE_NS = 1_000_000_000
 _END_S = 30.0
+_IDLE = (
+    "the script was not seen to call a model, to run a backward pass or to end a step, and without that nothing is "
+    "captured; mark steps with --step-at FILE:LINE or tuiprof.step()"
+)
 _SHARE = 0.75  # minimum share of the last samples in the script
 _CALLED: deque[Any] = deque(maxlen=16)  # the interpreter may still hold what it has called
 
@@ -90,8 +94,10 @@ class TimedCaptures:
 
     @property
     def _works(self) -> bool:
-        """Whether a framework is in use in this process."""
-        return self._runtime.steps.torch_works or self._runtime.capture.uses_jax
+        """Whether the script computes in this process, as opposed to torchrun's agent and similar."""
+        runtime = self._runtime
+        works = runtime.steps.torch_works or runtime.capture.uses_jax
+        return works or runtime.steps.source != NONE or runtime.sampler.saw_model
 
     # -- on the main thread ---------------------------------------------------------------------------------
 
@@ -187,7 +193,9 @@ class TimedCaptures:
         if request is not None and self._request is request:
             self._tell(request, "failed", why="the script ended")
         for request in self._queue:
-            self._tell(request, "failed", why=f"the script ended within {request.after_s:g} s")
+            after_s = request.after_s or 0.0
+            early = monotonic_ns() - self._born < after_s * 1e9
+            self._tell(request, "failed", why=f"the script ended within {after_s:g} s" if early else _IDLE)
         self._queue = []
 
     def _tell(self, request: Request, state: str, **fields: Any) -> None:

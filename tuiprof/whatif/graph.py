@@ -196,13 +196,21 @@ class HostClock:
         ``scale`` is a factor on the default costs (0 = as captured, hiccups included), ``keep`` the share of each
         stretch that remains, shape ``(n - 1,)``.
         """
+        left = self._left_ns(scale)
+        return np.concatenate(([0.0], np.cumsum(left if keep is None else left * keep)))
+
+    def added_ns(self, scale: float) -> Floats:
+        """Return what recording added to each stretch, ns."""
+        return self._left_ns(1e-9) - self._left_ns(scale)
+
+    def _left_ns(self, scale: float) -> Floats:
         # From a stretch much longer than its recording, the recording is subtracted; from a short one less, as it
         # cannot have taken all of it.
         ordinary = self.captured_ns
         if scale:
             ordinary = np.maximum(ordinary - self.hiccup_ns - self.noting_ns, 0.0)
-        left = ordinary / (1 + scale * self.recording_ns / np.maximum(ordinary, 1.0))
-        return np.concatenate(([0.0], np.cumsum(left if keep is None else left * keep)))
+        left: Floats = ordinary / (1 + scale * self.recording_ns / np.maximum(ordinary, 1.0))
+        return left
 
 
 def _numberless(trace: Trace) -> Ints:

@@ -11,7 +11,7 @@ change that removes those waits is credited with them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, sqrt
@@ -20,10 +20,11 @@ from typing import Final, Literal
 import numpy as np
 
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Floats, Ints
+from tuiprof.model.intervals import Coverage, Floats, Ints
 from tuiprof.model.steps import Uncaptured
 from tuiprof.whatif import Edit
 from tuiprof.whatif.graph import SHORT_GAP_NS, WAIT, WORK, Graph
+from tuiprof.whatif.phases import weigh
 
 #: Rounds are replayed until two take the same time within this share; minimum and maximum number of rounds.
 SAME, MIN_ROUNDS, MAX_ROUNDS = 0.001, 2, 12
@@ -476,8 +477,10 @@ class Kinds:
         return (1 - self.share) * usual + (self.share + more) * long
 
 
-def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: bool) -> Calibrated:
-    """Find the factor on the recording costs."""
+def calibrate(
+    graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: bool, phases: Mapping[str, Coverage] = {}
+) -> Calibrated:
+    """Find the factor on the recording costs, also of each phase if ``phases`` says when they run."""
     if uncaptured is None or not graph.step_count:
         # Without an ordinary step to compare with, hiccups may be occasional work of the script.
         graph = replace(graph, clocks=tuple(clock.as_captured() for clock in graph.clocks))
@@ -508,6 +511,9 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
         return Calibrated(
             graph, scale, (max(fitted.scale, RANGE[0]), RANGE[1] * scale), "session", gaps, uncaptured
         )
+    if fitted.scale and phases and uncaptured.slowed_ns:
+        graph = weigh(graph, phases, uncaptured.slowed_ns, fitted.scale)
+        fitted = fit(graph, uncaptured.step_ns, graph.alone, gaps)
     scales = tuple(fitted.scale * part for part in _FIT_RANGE)
     return Calibrated(graph, fitted.scale, scales, "session", gaps, uncaptured)
 

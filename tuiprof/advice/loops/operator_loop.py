@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, Finding
-from tuiprof.advice.kernels.single_tensor_optimizer import fewer_calls
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.calls import loops
 from tuiprof.analyses.shared.frames import ancestry_of, function_label, operator_label, running_at_start
@@ -32,6 +31,8 @@ _LAYERS: Final = (
 )
 #: One call on the whole batch takes longer than one iteration, at most by this factor.
 _LEAST = 4.0
+#: Operators that make a number of a tensor.
+_READS: Final = frozenset(("item", "is_nonzero", "_local_scalar_dense"))
 #: Cells of recurrent layers: an iteration needs the state of the one before, so only the whole layer can replace them,
 #: if its inputs are known beforehand. The share of their time that it takes: likely, least and most helpful. Measured
 #: on one thread of an EPYC (Zen 5), PyTorch 2.13, forward and backward, batches of 1 to 128, widths of 32 to 256, 50 to
@@ -58,8 +59,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     places = (
         pl.DataFrame(found)
-        .group_by("where", "optimizer", "backward", "body", maintain_order=True)
+        .group_by("where", "backward", "body", maintain_order=True)
         .agg(
+            pl.len().alias("loops"),
             pl.col("track", "start", "end", "times"),
             pl.col("calls").explode(),
             pl.col("operators", "event").sort_by(pl.col("end") - pl.col("start"), descending=True).first(),
@@ -89,20 +91,21 @@ def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
 
 def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     backward = " (and again in the backward pass)" if place.get("with_backward") else ""
-    has_fused = False
     times = np.array(place["times"], dtype=np.float64)
     keeps = [1 / times, np.minimum(_LEAST / times, 1.0), 1 / times]  # one iteration stays
     if cell := next((name for name in place["body"] if name in _CELLS), ""):
         layer, shares = _CELLS[cell]
         instead = f"{layer} on the whole sequence, if its inputs do not depend on its outputs"
         keeps = [np.full(len(times), share) for share in shares]
-    elif place["optimizer"]:
-        instead, has_fused = fewer_calls(place["optimizer"])
-        instead += f"; or {jit}"
+    elif _READS.intersection(place["body"]):
+        instead = "compare all items at once, or make a list of them first: tensor.tolist() or .numpy() before the loop"
     else:
-        instead = "process all items at once: one call on the whole batch (pad and mask if sizes differ)"
-        instead += f"; or {jit}"
+        instead = (
+            f"process all items at once: one call on the whole batch (pad and mask if sizes differ); or {jit}"
+        )
     tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
+    often = evidence.how_often(place["loops"])
+    several = f", {often}" if place["loops"] >= 2 * max(evidence.step_count, 1) else ""
     low, high = evidence.trace.span
     part = float((ends - starts).sum()) / (high - low)
     line = evidence.line_doing(
@@ -110,7 +113,7 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     )
     return Finding(
         f"{'autograd runs' if place['backward'] else 'a loop runs'} the same short operators "
-        f"{np.median(times):.0f} times in a row{backward}: {place['operators']}",
+        f"{np.median(times):.0f} times in a row{several}{backward}: {place['operators']}",
         place["where"] or (line.where if line is not None and part >= MIN_NAMED else ""),
         instead,
         "low" if cell else "medium",
@@ -118,7 +121,6 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
         "than the work",
         *EditRange(*(Edit(host=HostTime(tracks, starts, ends, keep)) for keep in keeps)),
         event=place["event"],
-        switch="fused_optimizer=1" if has_fused else "",
     )
 
 
@@ -186,11 +188,9 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
         frame, annotation = int(around.frames[0, 0]), int(around.annotation[0])
         where = function_label(trace.names[frame], running_at_start(trace)) if frame >= 0 else ""
         range_ = trace.names[annotation] if annotation >= 0 else ""
-        optimizer = range_ if range_.startswith("Optimizer.step#") else ""
         yield {
             "where": where or range_,
-            "optimizer": optimizer,
-            "body": [] if optimizer else sorted(names),
+            "body": sorted(names),
             "backward": trace.name(int(rows[first])).startswith("autograd::engine"),
             "track": int(trace.track_codes[rows[first]]),
             "start": int(starts[first]),

@@ -15,6 +15,7 @@ from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.collectives import peer_waits
 from tuiprof.analyses.shared.idle import CALLBACK
 from tuiprof.analyses.shared.model_calls import MODEL_CALL, PROBE_RANGE
+from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.analyses.shared.scope import Scope, step_period_ns, step_times
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
@@ -76,12 +77,26 @@ def _calibrated(
     found = (
         calibrate(graph, None, recorded_events=False)
         if trace.as_captured
-        else calibrate(graph, uncaptured, recorded_events=trace.info.format == "kineto")
+        else calibrate(
+            graph, uncaptured, recorded_events=trace.info.format == "kineto", phases=_phases(trace)
+        )
     )
     if not found.trusted:
         off = format_share(found.error)
         return f"the replayed step is {off} off the captured one (limit {format_share(TOLERANCE)})"
     return found
+
+
+@cached_on_trace
+def _phases(trace: Trace) -> dict[str, Coverage]:
+    """Return when the phases run that the probe times as well; empty = the steps have none."""
+    passes = [calls(trace).rows[nodes] for nodes in calls(trace).backward_passes()]
+    backward = np.array(
+        [(trace.starts[rows].min(), trace.ends[rows].max()) for rows in passes], dtype=np.int64
+    )
+    found = updates(trace)
+    phases = {"backward": backward.reshape(-1, 2), "optimizer": np.stack((found.starts, found.ends), axis=1)}
+    return {name: Coverage(*union(*spans.T)) for name, spans in phases.items() if len(spans)}
 
 
 #: Steps that take this many times as long as the median, and call so many times as many operators, are another kind of
