@@ -424,6 +424,9 @@ def test_layouts_are_not_turned_round_any_more() -> None:
     assert row["wins_ns"] == pytest.approx(100_000 + 60_000, rel=0.01)
     assert row["sure"] == "high"
     assert finding(gpu_bound(*CONVOLUTIONS[1:]), "channels-last") is None
+    for first, last in ((3, 0), (0, 3), (0, 0)):
+        trace = with_weights(gpu_bound(*CONVOLUTIONS), {"float32": 30}, 3, 0, first, last)
+        assert (finding(trace, "channels-last") is None) == (last > 0), "the model is converted already"
 
 
 def test_depthwise_convolutions_want_channels_last() -> None:
@@ -1733,7 +1736,8 @@ def test_a_capture_that_is_faster_than_the_session_is_not_called_slower_by_a_neg
 
 def with_weights(trace: Trace, types: dict[str, int], *layout: int, bf16: str | None = None) -> Trace:
     """Return a trace of a session that has seen the parameters in the capture; no types = it has not."""
-    step_ns = float(np.median(trace.steps.ends - trace.steps.starts))
+    low, high = trace.span
+    step_ns = (high - low) / len(trace.steps)
     weights = Weights(types, *layout) if types else None
     trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, bf16=bf16, weights=weights)
     return trace
@@ -1889,6 +1893,88 @@ def test_channels_first_on_a_cpu(strides: list[int] | None, advised: bool) -> No
     assert (row is not None) == advised
     if row is not None:
         assert row["wins_ns"] == pytest.approx(600_000 * 0.25, rel=0.02)
+
+
+def onednn(*more: tuple[str, float], first: int, name: str = "aten::conv2d", us: float = 600) -> Trace:
+    """Return steps of convolutions of oneDNN, some of them in channels-first."""
+    made = convolutions(*((name, us) for _ in range(3)), *more, us=us)
+    for count, row in enumerate([row for row in made.rows if row["name"] == name]):
+        at = row["ts"] / 1000
+        made.op("aten::mkldnn_convolution", at + 5, at + us - 5)
+        if count % 4 < first:
+            made.op("aten::as_strided_", at + us - 15, at + us - 10)
+    return made.trace()
+
+
+def test_onednn_shows_the_layout_of_its_results() -> None:
+    def row(first: int, **more: Any) -> Any:
+        return finding(onednn(first=first, **more), "cpu-channels-last")
+
+    (advised,) = {row(first)["wins_ns"] for first in (3, 4)}
+    assert advised == pytest.approx(0.25 * 1e3 * 4 * 600, rel=0.05)
+    assert [row(first) for first in range(3)] == [None] * 3
+    # Those over a sequence have one layout.
+    assert row(4, name="aten::conv1d") is None
+    made = convolutions(*(("aten::conv1d", 600),) * 3, ("aten::conv2d", 2400), us=600)
+    for one in list(made.rows):
+        if one["name"].startswith("aten::conv"):
+            at = one["ts"] / 1000
+            made.op("aten::mkldnn_convolution", at + 5, at + 595)
+            if one["name"] == "aten::conv1d":
+                made.op("aten::as_strided_", at + 500, at + 510)
+    assert finding(made.trace(), "cpu-channels-last") is None
+
+
+@pytest.mark.parametrize(
+    ("more", "wins_us"),
+    [
+        ((), 0.25 * 2400),
+        ((("aten::max_pool2d", 800),), 0.25 * 2400 + 0.85 * 800),
+        ((("aten::adaptive_avg_pool2d", 800),), 0.25 * 2400),
+        ((("aten::group_norm", 500),), 0.25 * 2400 - 0.4 * 500),
+        ((("aten::batch_norm", 400),), 0.25 * 2400),  # in evaluation
+    ],
+)
+def test_what_else_is_faster_in_channels_last_on_a_cpu(
+    more: tuple[tuple[str, float], ...], wins_us: float
+) -> None:
+    row = found(onednn(*more, first=4), "cpu-channels-last")
+    assert row["wins_ns"] == pytest.approx(1e3 * wins_us, rel=0.05)
+
+
+@pytest.mark.parametrize(("norm", "wins_us"), [("batch_norm", 0.6 * 300), ("group_norm", -1.3 * (300 + 200))])
+def test_norms_in_training_and_channels_last_on_a_cpu(norm: str, wins_us: float) -> None:
+    made, at = Made(), 0.0
+    for number in range(4):
+        made.step(number, at, at + 3000)
+        made.op("aten::conv2d", at + 10, at + 1010, sequence=10 + number)
+        made.op("aten::mkldnn_convolution", at + 20, at + 1000).op("aten::as_strided_", at + 30, at + 40)
+        made.op(f"aten::{norm}", at + 1100, at + 1400, sequence=20 + number)
+        made.op(f"{AUTOGRAD}: NormBackward0", at + 1500, at + 1700, sequence=20 + number)
+        made.op(f"{AUTOGRAD}: ConvolutionBackward0", at + 1700, at + 2900, sequence=10 + number)
+        at += 3000
+    row = finding(made.trace(), "cpu-channels-last")
+    if norm == "group_norm":
+        assert row is None, "it loses more than convolutions win"
+    else:
+        assert row["wins_ns"] == pytest.approx(1e3 * (0.25 * 2200 + wins_us), rel=0.05)
+
+
+def test_convolutions_of_pytorch_itself_gain_little_in_channels_last() -> None:
+    def wins_us(own: bool, *layout: int) -> float:
+        made = Made()
+        for number in range(4):
+            at = number * 3000.0
+            made.step(number, at, at + 3000)
+            made.op("aten::conv2d", at + 10, at + 1010).op("aten::mkldnn_convolution", at + 20, at + 1000)
+            made.op("aten::as_strided_", at + 30, at + 40).op("aten::conv2d", at + 1500, at + 2500)
+            made.op("aten::_slow_conv2d_forward" if own else "aten::empty", at + 1510, at + 2490)
+        trace = with_weights(made.trace(), {"float32": 30}, *layout)
+        return float(found(trace, "cpu-channels-last")["wins_ns"]) / 1e3
+
+    assert wins_us(False, 10, 0) == pytest.approx(0.25 * 2000, rel=0.05)
+    assert wins_us(True, 10, 0) == pytest.approx(0.25 * 1000 + 0.08 * 1000, rel=0.05)
+    assert wins_us(True, 10, 5) == pytest.approx(0.4 * 1000 + 0.08 * 1000, rel=0.05)
 
 
 def test_the_gradient_of_prod_takes_scans() -> None:

@@ -101,6 +101,14 @@ def _are_float32(trace: Trace, products: Ints) -> bool | None:
     return None if weights is None else weights.share_of("float32") > 0.5
 
 
+def has_depthwise(trace: Trace) -> bool:
+    """Return whether the model has depthwise convolutions, by its parameters, or may have small ones, by names."""
+    weights = trace.uncaptured.weights if trace.uncaptured is not None else None
+    if weights is None:
+        return bool(trace.named(_OWN).any())
+    return weights.depthwise >= max(_DEPTHWISE * weights.kernels, 1)
+
+
 def _kept(calls: Calls, which: Mask, parts: tuple[tuple[float, float, float], ...]) -> Iterator[float]:
     """Yield the share of their time that all products keep: likely, least and most helpful; at most 1.
 
@@ -112,12 +120,7 @@ def _kept(calls: Calls, which: Mask, parts: tuple[tuple[float, float, float], ..
     casts = np.where(convolutions, *(np.where(backward, *ns[::-1]) for ns in _CASTS_NS[::-1]))
     attention = trace.lengths(calls.rows[trace.named(_ATTENTION_BACKWARD, calls.rows)])
     lost = _ATTENTION_NS * (attention < _LONG_ATTENTION_NS).sum()
-    weights = trace.uncaptured.weights if trace.uncaptured is not None else None
-    if weights is None:
-        small = bool(trace.named(_OWN).any())
-    else:
-        small = weights.depthwise >= max(_DEPTHWISE * weights.kernels, 1)
-    of_convolutions = _KEEP_DEPTHWISE if small else parts[1]
+    of_convolutions = _KEEP_DEPTHWISE if has_depthwise(trace) else parts[1]
     for keep, keep_convolutions in zip(parts[0], of_convolutions, strict=True):
         kept = np.where(convolutions, keep_convolutions, keep) * took + casts
         yield min(float((kept.sum() + lost) / max(took.sum(), 1)), 1.0)
