@@ -932,6 +932,23 @@ def test_a_loop_of_short_kernels() -> None:
     assert finding(gpu_bound(*long), "kernel-loop") is None, "they compute more than their launches cost"
 
 
+@pytest.mark.parametrize(
+    ("names", "instead"),
+    [
+        (("linalg_vector_norm", "item"), "clip_grad_norm_(foreach=True)"),
+        (("mul_", "add_"), "torch._foreach_*"),
+        (("cat",), "collect the parts in a list"),
+        (("select", "embedding"), "one table for all of them"),
+        (("sub", "abs"), "torch._foreach_* over parameters, one call on a padded batch"),
+    ],
+)
+def test_a_loop_says_what_to_call_instead_of_what_it_calls(names: tuple[str, ...], instead: str) -> None:
+    body: list[Op] = [(f"aten::{name}", UNARY, 4.0) for name in names]
+    row = found(gpu_bound(("aten::linear", GEMM, 200), *body * 30), "kernel-loop")
+    assert instead in row["instead"]
+    assert row["instead"].endswith("capture it in a CUDA graph")
+
+
 def test_reading_many_values_is_no_loop_of_short_kernels() -> None:
     copy = "Memcpy DtoH (Device -> Pageable)"
     assert finding(gpu_bound(*([("aten::item", copy, 2.0)] * 30)), "kernel-loop") is None
