@@ -932,6 +932,23 @@ def test_a_loop_of_short_kernels() -> None:
     assert finding(gpu_bound(*long), "kernel-loop") is None, "they compute more than their launches cost"
 
 
+@pytest.mark.parametrize(
+    ("names", "instead"),
+    [
+        (("linalg_vector_norm", "item"), "clip_grad_norm_(foreach=True)"),
+        (("mul_", "add_"), "torch._foreach_*"),
+        (("cat",), "collect the parts in a list"),
+        (("select", "embedding"), "one table for all of them"),
+        (("sub", "abs"), "torch._foreach_* over parameters, one call on a padded batch"),
+    ],
+)
+def test_a_loop_says_what_to_call_instead_of_what_it_calls(names: tuple[str, ...], instead: str) -> None:
+    body: list[Op] = [(f"aten::{name}", UNARY, 4.0) for name in names]
+    row = found(gpu_bound(("aten::linear", GEMM, 200), *body * 30), "kernel-loop")
+    assert instead in row["instead"]
+    assert row["instead"].endswith("capture it in a CUDA graph")
+
+
 def test_reading_many_values_is_no_loop_of_short_kernels() -> None:
     copy = "Memcpy DtoH (Device -> Pageable)"
     assert finding(gpu_bound(*([("aten::item", copy, 2.0)] * 30)), "kernel-loop") is None
@@ -1846,7 +1863,7 @@ def test_a_network_of_depthwise_convolutions_is_not_advised_bfloat16() -> None:
 
     assert advised(10, 0)
     assert advised(10, 0, own="aten::_slow_conv2d_forward")  # float32, as far as is known
-    assert not advised(10, 2)
+    assert not advised(10, 1)
     assert advised(known=False)
     assert not advised(known=False, own="aten::_slow_conv2d_forward")
 
@@ -1975,6 +1992,65 @@ def test_convolutions_of_pytorch_itself_gain_little_in_channels_last() -> None:
     assert wins_us(False, 10, 0) == pytest.approx(0.25 * 2000, rel=0.05)
     assert wins_us(True, 10, 0) == pytest.approx(0.25 * 1000 + 0.08 * 1000, rel=0.05)
     assert wins_us(True, 10, 5) == pytest.approx(0.4 * 1000 + 0.08 * 1000, rel=0.05)
+
+
+def trained_convolutions(first: bool, norm: str) -> Trace:
+    """Return steps of a convolution of oneDNN and a norm of 1 ms each, with backward passes of 2 and 1 ms."""
+    made, at = Made(), 0.0
+    for number in range(4):
+        made.step(number, at, at + 5200)
+        made.op("aten::conv2d", at + 10, at + 1010, sequence=10 + number)
+        made.op("aten::mkldnn_convolution", at + 20, at + 1000)
+        if first:
+            made.op("aten::as_strided_", at + 30, at + 40)
+        made.op(f"aten::{norm}", at + 1100, at + 2100, sequence=20 + number)
+        made.op(f"{AUTOGRAD}: NormBackward0", at + 2100, at + 3100, sequence=20 + number)
+        made.op(f"{AUTOGRAD}: ConvolutionBackward0", at + 3100, at + 5100, sequence=10 + number)
+        at += 5200
+    return with_weights(made.trace(), {"float32": 30}, bf16="avx512_bf16")
+
+
+@pytest.mark.parametrize(
+    ("first", "norm", "wins_us"),
+    [
+        (True, "layer_norm", 0.43 * 3000 - 60 - 150),
+        (False, "layer_norm", 0.43 * 3000 - 12 - 30),
+        (True, "batch_norm", 0.43 * 3000 - 60 - 150 + 0.7 * 1000),
+        (False, "batch_norm", 0.43 * 3000 - 12 - 30),
+        (True, "group_norm", 0.43 * 3000 - 60 - 150),
+        (False, "group_norm", None),  # its backward pass loses more
+    ],
+)
+def test_layouts_and_norms_in_bfloat16_on_a_cpu(first: bool, norm: str, wins_us: float | None) -> None:
+    row = finding(trained_convolutions(first, norm), "cpu-bfloat16")
+    assert (row is None) == (wins_us is None)
+    if row is not None:
+        assert row["wins_ns"] == pytest.approx(1e3 * wins_us, rel=0.05)
+
+
+def test_batch_norms_in_evaluation_gain_nothing_by_bfloat16() -> None:
+    def wins_ns(*more: tuple[str, float]) -> float:
+        trace = with_weights(onednn(*more, first=4), {"float32": 30}, bf16="avx512_bf16")
+        return float(found(trace, "cpu-bfloat16")["wins_ns"])
+
+    assert wins_ns(("aten::batch_norm", 800)) == pytest.approx(wins_ns(("aten::layer_norm", 800)), rel=0.01)
+
+
+def test_depthwise_convolutions_gain_in_channels_last_without_a_backward_pass() -> None:
+    def advised(first: bool, backward: bool) -> bool:
+        made = Made()
+        for number in range(4):
+            at = number * 2000.0
+            made.step(number, at, at + 2000)
+            made.op("aten::conv2d", at + 10, at + 1010).op("aten::mkldnn_convolution", at + 20, at + 1000)
+            if first:
+                made.op("aten::as_strided_", at + 30, at + 40)
+            name = f"{AUTOGRAD}: ConvolutionBackward0" if backward else "aten::relu"
+            made.op(name, at + 1100, at + 1900)
+        trace = with_weights(made.trace(), {"float32": 30}, 10, 5, bf16="avx512_bf16")
+        return finding(trace, "cpu-bfloat16") is not None
+
+    assert [advised(*how) for how in ((False, False), (False, True), (True, False))] == [True, False, False]
 
 
 def test_the_gradient_of_prod_takes_scans() -> None:

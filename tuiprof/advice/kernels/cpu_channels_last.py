@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.advice.cpu_convolutions import are_channels_first, has_depthwise, of_pytorch
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.kernels.cpu_bfloat16 import has_depthwise
-from tuiprof.analyses.shared.calls import Calls, arguments, index_of_outer
+from tuiprof.analyses.shared.calls import Calls, arguments
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
@@ -25,8 +25,7 @@ MIN_SHARE: Final = 0.2
 #: depthwise ones 0.36 to 0.74; on Zen 3, with batch norms, 0.76.
 _KEEP: Final = (0.75, 1.0, 0.55)
 _KEEP_DEPTHWISE: Final = (0.6, 0.9, 0.35)
-#: PyTorch's own convolutions (see cpu_bfloat16) keep 0.75 to 0.96.
-_OWN: Final = r"^aten::_slow_conv2d_(forward|backward)$"
+#: PyTorch's own convolutions keep 0.75 to 0.96.
 _KEEP_OWN: Final = (0.92, 1.0, 0.75)
 #: Forward passes in the same networks: batch norm in training keeps 0.24 to 0.4, pooling and nearest neighbours 0.09 to
 #: 0.19.
@@ -37,9 +36,6 @@ _KEEP_POOLS: Final = (0.15, 0.5, 0.08)
 #: Group norm takes 1.3 to 1.5 times as long, in training with its backward pass 1.9 to 2.8 times: the time added.
 _GROUP_NORMS: Final = r"^aten::group_norm$"
 _ADDED: Final = ((0.4, 0.5, 0.3), (1.3, 1.8, 0.8))
-#: In channels-first, oneDNN's result becomes a tensor that is given its strides (aten/src/ATen/native/mkldnn/Conv.cpp,
-#: MKLDNNConversions.cpp, mkldnn_to_dense).
-_ONEDNN, _GIVEN_STRIDES = r"^aten::mkldnn_convolution$", r"^aten::as_strided_$"
 #: Number of convolutions to inspect.
 _LOOKED_AT: Final = 40
 
@@ -74,7 +70,7 @@ def _edits(calls: Calls, convolutions: Mask) -> EditRange:
     pools = trace.named(_POOLS, rows)
     grouped = calls.with_backward(trace.named(_GROUP_NORMS, rows))
     added = trace.lengths(rows[grouped]).sum() / max(trace.lengths(rows[convolutions]).sum(), 1)
-    own = convolutions & calls.mask(calls.inside(trace.operators(_OWN)))
+    own = convolutions & of_pytorch(calls)
     which = convolutions | norms | pools
     parts = zip(
         _KEEP_OWN,
@@ -102,19 +98,11 @@ def _edits(calls: Calls, convolutions: Mask) -> EditRange:
 
 def _channels_first(calls: Calls, convolutions: Mask) -> str:
     """Return how it is known that most convolutions run in channels-first; empty = they do not, or it is unknown."""
-    trace = calls.trace
-    onednn = trace.operators(_ONEDNN)
-    at = calls.inside(onednn)
-    onednn = onednn[(at >= 0) & convolutions[at]]
-    if len(onednn):
-        inside = index_of_outer(trace, onednn, trace.operators(_GIVEN_STRIDES))
-        first = len(np.unique(inside[inside >= 0]))
-        return (
-            "results of oneDNN's convolutions are converted to channels-first"
-            if first > len(onednn) / 2
-            else ""
-        )
-    return "the strides recorded with the input shapes" if _strided(trace, calls.rows[convolutions]) else ""
+    first = are_channels_first(calls, convolutions)
+    if first is None:
+        strided = _strided(calls.trace, calls.rows[convolutions])
+        return "the strides recorded with the input shapes" if strided else ""
+    return "results of oneDNN's convolutions are converted to channels-first" if first else ""
 
 
 def _strided(trace: Trace, rows: Ints) -> bool:
