@@ -2546,7 +2546,12 @@ def test_python_between_tiny_operators(inside: str, op_us: float, gradient: bool
 
 
 def on_a_cpu(
-    *gaps_us: float, step_us: float = 5_000, frames: bool = False, nodes: int = 0, gap_at: str = "forward"
+    *gaps_us: float,
+    step_us: float = 5_000,
+    frames: bool = False,
+    nodes: int = 0,
+    gap_at: str = "forward",
+    longer_us: float = 0,
 ) -> Trace:
     """Steps of a CPU with a stretch without operators, ``before`` or ``after`` the backward pass, or in the forward."""
     made, at = Made(), 0.0
@@ -2563,7 +2568,8 @@ def on_a_cpu(
         for node in range(nodes):
             made.op(f"{AUTOGRAD}: MulBackward0", at + node, at + node + 0.9, sequence=3 + node)
         at += nodes
-        made.op("aten::sum", at, at + step_us / 2 - 200)
+        at += longer_us * (number == 2)
+        made.op("aten::sum", at - longer_us * (number == 2), at + step_us / 2 - 200)
         made.add("annotation", "Optimizer.step#AdamW.step", at + step_us / 2 - 200, at + step_us / 2)
         made.op("aten::_fused_adamw_", at + step_us / 2 - 150, at + step_us / 2 - 10)
         at += step_us / 2
@@ -2575,6 +2581,7 @@ def on_a_cpu(
     ("gaps_us", "changed", "advised"),
     [
         ((350, 300, 350, 320), {}, True),
+        ((350, 300, 350, 320), {"longer_us": 40_000}, True),
         ((350, 0, 350, 320), {}, False),  # not in each step
         ((650, 0, 650, 650), {}, True),
         ((190, 190, 190, 190), {"step_us": 3_000}, False),
