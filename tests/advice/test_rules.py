@@ -24,7 +24,7 @@ from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
-from tuiprof.model.steps import SampledLine, Uncaptured, Weights
+from tuiprof.model.steps import PageFaults, SampledLine, Uncaptured, Weights
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<Mul>>"
@@ -1743,6 +1743,31 @@ def test_operators_on_one_core_of_several(
     if row is not None and threads is not None:
         assert f"set_num_threads({threads})" in row["instead"]
         assert row["wins_ns"] == pytest.approx(900_000 * (1 - 1 / (1 + 0.5 * (threads - 1))), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("faults", "share", "saved_us"),
+    [
+        (200, 0.5, 360),  # 1.8 µs each
+        (400, 0.5, 500),  # no more than the operating system takes
+        (190, 0.5, None),
+        (400, 0.04, None),
+    ],
+)
+def test_memory_that_is_got_again_in_every_step(faults: int, share: float, saved_us: float | None) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("aten::addmm", at + 10, at + 910)
+    trace = made.trace()
+    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, page_faults=PageFaults(faults, share))
+    row = finding(trace, "page-faults")
+    assert (row is not None) == (saved_us is not None)
+    if row is not None:
+        assert f"{faults} page faults a step" in row["what"]
+        assert row["wins_ns"] == pytest.approx(1e3 * saved_us, rel=0.01)
+        assert row["wins_low_ns"] == 0
+        assert "MALLOC_MMAP_MAX_=0" in row["instead"]
 
 
 def test_a_capture_that_is_faster_than_the_session_is_not_called_slower_by_a_negative_share() -> None:
