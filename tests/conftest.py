@@ -148,7 +148,7 @@ def forked() -> Iterator[ForkedPython]:
 def _defects_surface(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what tuiprof would report as unavailable, because it failed, fail the test."""
     if request.node.get_closest_marker("defects") is None:
-        for name in ("tuiprof.analyses", "tuiprof.advice", "tuiprof.telemetry"):
+        for name in ("tuiprof.analyses", "tuiprof.advice", "tuiprof.telemetry", "tuiprof.formats.registry"):
             if (module := sys.modules.get(name)) is not None:
                 monkeypatch.setattr(module, "describe", _raise)
 

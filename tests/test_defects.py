@@ -17,7 +17,9 @@ from tuiprof.advice.waits import nan_check
 from tuiprof.analyses import device_idle, kernels
 from tuiprof.cli import main
 from tuiprof.cli.machine import examine
-from tuiprof.formats import open_trace
+from tuiprof.errors import TraceError
+from tuiprof.formats import open_trace, registry
+from tuiprof.formats.registry import Format
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.report import render_all
 from tuiprof.resources import shipped
@@ -52,12 +54,15 @@ def trace() -> Trace:
     return open_trace(SAMPLE)
 
 
-@pytest.fixture(params=["raises", "cannot be loaded"])
+@pytest.fixture(params=["raises", "returns nothing", "cannot be loaded"])
 def broken_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Break the analysis of kernels; return what is to be said of it."""
     if request.param == "cannot be loaded":
         _unload(monkeypatch, kernels)
         return "it cannot be loaded: ModuleNotFoundError"
+    if request.param == "returns nothing":
+        monkeypatch.setattr(kernels, "ANALYSIS", replace(kernels.ANALYSIS, run=lambda *_: None))
+        return "it failed: TypeError: it returned NoneType, not Report or Unavailable (__init__.py:"
     monkeypatch.setattr(kernels, "ANALYSIS", replace(kernels.ANALYSIS, run=_divide))
     return "it failed: ZeroDivisionError: division by zero (test_defects.py:"
 
@@ -192,3 +197,15 @@ def test_an_output_format_that_cannot_be_loaded_leaves_the_others(monkeypatch: p
 def test_every_part_of_ours_loads() -> None:
     for package in plugins.ATTRIBUTES:
         assert not plugins.discover(package).failed
+
+
+def test_a_format_that_fails_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Format("broken", "Broken", _divide, _divide, order=0)
+    monkeypatch.setattr(registry, "available", lambda: {"broken": broken} | formats.available())
+    assert open_trace(SAMPLE).info.format == "kineto"
+    unknown = tmp_path / "notes.txt"
+    unknown.write_text("not a trace")
+    with pytest.raises(
+        TraceError, match=r"unavailable \(broken: it failed: ZeroDivisionError: division by zero"
+    ):
+        open_trace(unknown)

@@ -107,8 +107,25 @@ def test_sorts_that_topk_does_not_replace(kernels: tuple[tuple[str, float], ...]
     assert not finds(sorted_by(*kernels, then=then), "full-sort")
 
 
-@pytest.mark.parametrize(("sort_ms", "mean_us", "advised"), [(50, 10, True), (50, 80, False), (5, 3, False)])
-def test_a_sort_on_a_cpu_of_which_only_the_first_are_used(sort_ms: int, mean_us: int, advised: bool) -> None:
+@pytest.mark.parametrize(
+    ("sort_ms", "reader", "us", "advised"),
+    [
+        (50, "mean", 10, True),
+        (50, "mean", 80, False),
+        (5, "mean", 3, False),  # any operator is as short
+        (2, "index", 30, True),
+        (2, "index", 65, False),  # by all of it
+        (1, "index", 10, False),
+        (2, "cumsum", 1, False),
+        (2, "resolve_neg", 20, True),  # tolist()
+        (2, "resolve_neg", 400, False),
+        (50, "resolve_neg", 400, True),
+        (50, "resolve_neg", 9_000, False),
+    ],
+)
+def test_a_sort_on_a_cpu_of_which_only_the_first_are_used(
+    sort_ms: int, reader: str, us: float, advised: bool
+) -> None:
     steps = Steps()
     for number in range(4):
         at, end = number * 80_000.0, number * 80_000.0 + 20_000 + 1000 * sort_ms
@@ -116,7 +133,9 @@ def test_a_sort_on_a_cpu_of_which_only_the_first_are_used(sort_ms: int, mean_us:
         steps.made.op("aten::mm", at + 5, at + 19_900)
         steps.made.op("aten::sort", at + 20_000, end)
         steps.made.op("aten::slice", end + 10, end + 12)
-        steps.made.op("aten::mean", end + 20, end + 20 + mean_us)
+        takes = 1 if reader == "resolve_neg" else us
+        steps.made.op(f"aten::{reader}", end + 20, end + 20 + takes)
+        steps.made.op("aten::addmm", end + 20 + us, at + 79_900)
     row = finding(steps.trace(), "full-sort")
     assert (row is not None) == advised
     if row is not None:

@@ -24,7 +24,7 @@ from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
-from tuiprof.model.steps import SampledLine, Uncaptured, Weights
+from tuiprof.model.steps import PageFaults, SampledLine, Uncaptured, Weights
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<Mul>>"
@@ -424,6 +424,9 @@ def test_layouts_are_not_turned_round_any_more() -> None:
     assert row["wins_ns"] == pytest.approx(100_000 + 60_000, rel=0.01)
     assert row["sure"] == "high"
     assert finding(gpu_bound(*CONVOLUTIONS[1:]), "channels-last") is None
+    for first, last in ((3, 0), (0, 3), (0, 0)):
+        trace = with_weights(gpu_bound(*CONVOLUTIONS), {"float32": 30}, 3, 0, first, last)
+        assert (finding(trace, "channels-last") is None) == (last > 0), "the model is converted already"
 
 
 def test_depthwise_convolutions_want_channels_last() -> None:
@@ -927,6 +930,23 @@ def test_a_loop_of_short_kernels() -> None:
     assert finding(gpu_bound(*few), "kernel-loop") is None
     long: list[Op] = [("aten::linear", GEMM, 200), *([("aten::norm", REDUCE, 40.0)] * 30)]
     assert finding(gpu_bound(*long), "kernel-loop") is None, "they compute more than their launches cost"
+
+
+@pytest.mark.parametrize(
+    ("names", "instead"),
+    [
+        (("linalg_vector_norm", "item"), "clip_grad_norm_(foreach=True)"),
+        (("mul_", "add_"), "torch._foreach_*"),
+        (("cat",), "collect the parts in a list"),
+        (("select", "embedding"), "one table for all of them"),
+        (("sub", "abs"), "torch._foreach_* over parameters, one call on a padded batch"),
+    ],
+)
+def test_a_loop_says_what_to_call_instead_of_what_it_calls(names: tuple[str, ...], instead: str) -> None:
+    body: list[Op] = [(f"aten::{name}", UNARY, 4.0) for name in names]
+    row = found(gpu_bound(("aten::linear", GEMM, 200), *body * 30), "kernel-loop")
+    assert instead in row["instead"]
+    assert row["instead"].endswith("capture it in a CUDA graph")
 
 
 def test_reading_many_values_is_no_loop_of_short_kernels() -> None:
@@ -1725,6 +1745,31 @@ def test_operators_on_one_core_of_several(
         assert row["wins_ns"] == pytest.approx(900_000 * (1 - 1 / (1 + 0.5 * (threads - 1))), rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("faults", "share", "saved_us"),
+    [
+        (200, 0.5, 360),  # 1.8 µs each
+        (400, 0.5, 500),  # no more than the operating system takes
+        (190, 0.5, None),
+        (400, 0.04, None),
+    ],
+)
+def test_memory_that_is_got_again_in_every_step(faults: int, share: float, saved_us: float | None) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("aten::addmm", at + 10, at + 910)
+    trace = made.trace()
+    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, page_faults=PageFaults(faults, share))
+    row = finding(trace, "page-faults")
+    assert (row is not None) == (saved_us is not None)
+    if row is not None:
+        assert f"{faults} page faults a step" in row["what"]
+        assert row["wins_ns"] == pytest.approx(1e3 * saved_us, rel=0.01)
+        assert row["wins_low_ns"] == 0
+        assert "MALLOC_MMAP_MAX_=0" in row["instead"]
+
+
 def test_a_capture_that_is_faster_than_the_session_is_not_called_slower_by_a_negative_share() -> None:
     trace = products("avx512_bf16")
     trace.uncaptured = Uncaptured(40, 2e6, 2e6, 2e6, bf16="avx512_bf16")
@@ -1733,7 +1778,8 @@ def test_a_capture_that_is_faster_than_the_session_is_not_called_slower_by_a_neg
 
 def with_weights(trace: Trace, types: dict[str, int], *layout: int, bf16: str | None = None) -> Trace:
     """Return a trace of a session that has seen the parameters in the capture; no types = it has not."""
-    step_ns = float(np.median(trace.steps.ends - trace.steps.starts))
+    low, high = trace.span
+    step_ns = (high - low) / len(trace.steps)
     weights = Weights(types, *layout) if types else None
     trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, bf16=bf16, weights=weights)
     return trace
@@ -1842,7 +1888,7 @@ def test_a_network_of_depthwise_convolutions_is_not_advised_bfloat16() -> None:
 
     assert advised(10, 0)
     assert advised(10, 0, own="aten::_slow_conv2d_forward")  # float32, as far as is known
-    assert not advised(10, 2)
+    assert not advised(10, 1)
     assert advised(known=False)
     assert not advised(known=False, own="aten::_slow_conv2d_forward")
 
@@ -1889,6 +1935,147 @@ def test_channels_first_on_a_cpu(strides: list[int] | None, advised: bool) -> No
     assert (row is not None) == advised
     if row is not None:
         assert row["wins_ns"] == pytest.approx(600_000 * 0.25, rel=0.02)
+
+
+def onednn(*more: tuple[str, float], first: int, name: str = "aten::conv2d", us: float = 600) -> Trace:
+    """Return steps of convolutions of oneDNN, some of them in channels-first."""
+    made = convolutions(*((name, us) for _ in range(3)), *more, us=us)
+    for count, row in enumerate([row for row in made.rows if row["name"] == name]):
+        at = row["ts"] / 1000
+        made.op("aten::mkldnn_convolution", at + 5, at + us - 5)
+        if count % 4 < first:
+            made.op("aten::as_strided_", at + us - 15, at + us - 10)
+    return made.trace()
+
+
+def test_onednn_shows_the_layout_of_its_results() -> None:
+    def row(first: int, **more: Any) -> Any:
+        return finding(onednn(first=first, **more), "cpu-channels-last")
+
+    (advised,) = {row(first)["wins_ns"] for first in (3, 4)}
+    assert advised == pytest.approx(0.25 * 1e3 * 4 * 600, rel=0.05)
+    assert [row(first) for first in range(3)] == [None] * 3
+    # Those over a sequence have one layout.
+    assert row(4, name="aten::conv1d") is None
+    made = convolutions(*(("aten::conv1d", 600),) * 3, ("aten::conv2d", 2400), us=600)
+    for one in list(made.rows):
+        if one["name"].startswith("aten::conv"):
+            at = one["ts"] / 1000
+            made.op("aten::mkldnn_convolution", at + 5, at + 595)
+            if one["name"] == "aten::conv1d":
+                made.op("aten::as_strided_", at + 500, at + 510)
+    assert finding(made.trace(), "cpu-channels-last") is None
+
+
+@pytest.mark.parametrize(
+    ("more", "wins_us"),
+    [
+        ((), 0.25 * 2400),
+        ((("aten::max_pool2d", 800),), 0.25 * 2400 + 0.85 * 800),
+        ((("aten::adaptive_avg_pool2d", 800),), 0.25 * 2400),
+        ((("aten::group_norm", 500),), 0.25 * 2400 - 0.4 * 500),
+        ((("aten::batch_norm", 400),), 0.25 * 2400),  # in evaluation
+    ],
+)
+def test_what_else_is_faster_in_channels_last_on_a_cpu(
+    more: tuple[tuple[str, float], ...], wins_us: float
+) -> None:
+    row = found(onednn(*more, first=4), "cpu-channels-last")
+    assert row["wins_ns"] == pytest.approx(1e3 * wins_us, rel=0.05)
+
+
+@pytest.mark.parametrize(("norm", "wins_us"), [("batch_norm", 0.6 * 300), ("group_norm", -1.3 * (300 + 200))])
+def test_norms_in_training_and_channels_last_on_a_cpu(norm: str, wins_us: float) -> None:
+    made, at = Made(), 0.0
+    for number in range(4):
+        made.step(number, at, at + 3000)
+        made.op("aten::conv2d", at + 10, at + 1010, sequence=10 + number)
+        made.op("aten::mkldnn_convolution", at + 20, at + 1000).op("aten::as_strided_", at + 30, at + 40)
+        made.op(f"aten::{norm}", at + 1100, at + 1400, sequence=20 + number)
+        made.op(f"{AUTOGRAD}: NormBackward0", at + 1500, at + 1700, sequence=20 + number)
+        made.op(f"{AUTOGRAD}: ConvolutionBackward0", at + 1700, at + 2900, sequence=10 + number)
+        at += 3000
+    row = finding(made.trace(), "cpu-channels-last")
+    if norm == "group_norm":
+        assert row is None, "it loses more than convolutions win"
+    else:
+        assert row["wins_ns"] == pytest.approx(1e3 * (0.25 * 2200 + wins_us), rel=0.05)
+
+
+def test_convolutions_of_pytorch_itself_gain_little_in_channels_last() -> None:
+    def wins_us(own: bool, *layout: int) -> float:
+        made = Made()
+        for number in range(4):
+            at = number * 3000.0
+            made.step(number, at, at + 3000)
+            made.op("aten::conv2d", at + 10, at + 1010).op("aten::mkldnn_convolution", at + 20, at + 1000)
+            made.op("aten::as_strided_", at + 30, at + 40).op("aten::conv2d", at + 1500, at + 2500)
+            made.op("aten::_slow_conv2d_forward" if own else "aten::empty", at + 1510, at + 2490)
+        trace = with_weights(made.trace(), {"float32": 30}, *layout)
+        return float(found(trace, "cpu-channels-last")["wins_ns"]) / 1e3
+
+    assert wins_us(False, 10, 0) == pytest.approx(0.25 * 2000, rel=0.05)
+    assert wins_us(True, 10, 0) == pytest.approx(0.25 * 1000 + 0.08 * 1000, rel=0.05)
+    assert wins_us(True, 10, 5) == pytest.approx(0.4 * 1000 + 0.08 * 1000, rel=0.05)
+
+
+def trained_convolutions(first: bool, norm: str) -> Trace:
+    """Return steps of a convolution of oneDNN and a norm of 1 ms each, with backward passes of 2 and 1 ms."""
+    made, at = Made(), 0.0
+    for number in range(4):
+        made.step(number, at, at + 5200)
+        made.op("aten::conv2d", at + 10, at + 1010, sequence=10 + number)
+        made.op("aten::mkldnn_convolution", at + 20, at + 1000)
+        if first:
+            made.op("aten::as_strided_", at + 30, at + 40)
+        made.op(f"aten::{norm}", at + 1100, at + 2100, sequence=20 + number)
+        made.op(f"{AUTOGRAD}: NormBackward0", at + 2100, at + 3100, sequence=20 + number)
+        made.op(f"{AUTOGRAD}: ConvolutionBackward0", at + 3100, at + 5100, sequence=10 + number)
+        at += 5200
+    return with_weights(made.trace(), {"float32": 30}, bf16="avx512_bf16")
+
+
+@pytest.mark.parametrize(
+    ("first", "norm", "wins_us"),
+    [
+        (True, "layer_norm", 0.43 * 3000 - 60 - 150),
+        (False, "layer_norm", 0.43 * 3000 - 12 - 30),
+        (True, "batch_norm", 0.43 * 3000 - 60 - 150 + 0.7 * 1000),
+        (False, "batch_norm", 0.43 * 3000 - 12 - 30),
+        (True, "group_norm", 0.43 * 3000 - 60 - 150),
+        (False, "group_norm", None),  # its backward pass loses more
+    ],
+)
+def test_layouts_and_norms_in_bfloat16_on_a_cpu(first: bool, norm: str, wins_us: float | None) -> None:
+    row = finding(trained_convolutions(first, norm), "cpu-bfloat16")
+    assert (row is None) == (wins_us is None)
+    if row is not None:
+        assert row["wins_ns"] == pytest.approx(1e3 * wins_us, rel=0.05)
+
+
+def test_batch_norms_in_evaluation_gain_nothing_by_bfloat16() -> None:
+    def wins_ns(*more: tuple[str, float]) -> float:
+        trace = with_weights(onednn(*more, first=4), {"float32": 30}, bf16="avx512_bf16")
+        return float(found(trace, "cpu-bfloat16")["wins_ns"])
+
+    assert wins_ns(("aten::batch_norm", 800)) == pytest.approx(wins_ns(("aten::layer_norm", 800)), rel=0.01)
+
+
+def test_depthwise_convolutions_gain_in_channels_last_without_a_backward_pass() -> None:
+    def advised(first: bool, backward: bool) -> bool:
+        made = Made()
+        for number in range(4):
+            at = number * 2000.0
+            made.step(number, at, at + 2000)
+            made.op("aten::conv2d", at + 10, at + 1010).op("aten::mkldnn_convolution", at + 20, at + 1000)
+            if first:
+                made.op("aten::as_strided_", at + 30, at + 40)
+            name = f"{AUTOGRAD}: ConvolutionBackward0" if backward else "aten::relu"
+            made.op(name, at + 1100, at + 1900)
+        trace = with_weights(made.trace(), {"float32": 30}, 10, 5, bf16="avx512_bf16")
+        return finding(trace, "cpu-bfloat16") is not None
+
+    assert [advised(*how) for how in ((False, False), (False, True), (True, False))] == [True, False, False]
 
 
 def test_the_gradient_of_prod_takes_scans() -> None:
@@ -2384,7 +2571,12 @@ def test_python_between_tiny_operators(inside: str, op_us: float, gradient: bool
 
 
 def on_a_cpu(
-    *gaps_us: float, step_us: float = 5_000, frames: bool = False, nodes: int = 0, gap_at: str = "forward"
+    *gaps_us: float,
+    step_us: float = 5_000,
+    frames: bool = False,
+    nodes: int = 0,
+    gap_at: str = "forward",
+    longer_us: float = 0,
 ) -> Trace:
     """Steps of a CPU with a stretch without operators, ``before`` or ``after`` the backward pass, or in the forward."""
     made, at = Made(), 0.0
@@ -2401,7 +2593,8 @@ def on_a_cpu(
         for node in range(nodes):
             made.op(f"{AUTOGRAD}: MulBackward0", at + node, at + node + 0.9, sequence=3 + node)
         at += nodes
-        made.op("aten::sum", at, at + step_us / 2 - 200)
+        at += longer_us * (number == 2)
+        made.op("aten::sum", at - longer_us * (number == 2), at + step_us / 2 - 200)
         made.add("annotation", "Optimizer.step#AdamW.step", at + step_us / 2 - 200, at + step_us / 2)
         made.op("aten::_fused_adamw_", at + step_us / 2 - 150, at + step_us / 2 - 10)
         at += step_us / 2
@@ -2413,6 +2606,7 @@ def on_a_cpu(
     ("gaps_us", "changed", "advised"),
     [
         ((350, 300, 350, 320), {}, True),
+        ((350, 300, 350, 320), {"longer_us": 40_000}, True),
         ((350, 0, 350, 320), {}, False),  # not in each step
         ((650, 0, 650, 650), {}, True),
         ((190, 190, 190, 190), {"step_us": 3_000}, False),

@@ -31,6 +31,38 @@ def _line(record: dict[str, Any]) -> str:
     return json.dumps(record, separators=(",", ":")) + "\n"
 
 
+@pytest.mark.parametrize(
+    ("at", "per_step", "share"),
+    [
+        ((100, 900, 5_000), (3_700 - 900) / 4_100, 0.25),  # the first second is warm-up
+        ((100, 900), 800 / 800, 0.25),  # what there is before the capture
+        ((100, 40_000), 39_900 / 39_900, 0.25),  # of a short run all of it
+        ((100,), None, None),
+    ],
+)
+def test_page_faults_are_those_before_the_capture(
+    at: tuple[int, ...], per_step: float | None, share: float | None, tmp_path: Path
+) -> None:
+    trace = session(tmp_path, [])
+    log = tmp_path / "log" / "rank0.jsonl"
+    steps = [{"t": "step", "n": n, "at": 1_000 * n, "dur": 1_000, "cap": n in (30, 31)} for n in range(1, 40)]
+    used = [
+        {"t": "usage", "at": ns, "faults": min(ns, 3_700), "user_ns": 3 * ns, "system_ns": ns} for ns in at
+    ]
+    if 5_000 not in at:
+        used = [record | {"faults": record["at"]} for record in used]
+    lines = sorted([*steps, *used], key=lambda record: record["at"])
+    log.write_text("".join(json.dumps(record) + "\n" for record in lines))
+    found = read_uncaptured(trace)
+    assert found is not None
+    if per_step is None:
+        assert found.page_faults is None
+    else:
+        assert found.page_faults is not None
+        assert found.page_faults.per_step == pytest.approx(1_000 * per_step)
+        assert found.page_faults.system_share == pytest.approx(share)
+
+
 def test_what_the_profiler_added_to_each_phase_is_read_from_whole_captured_steps(tmp_path: Path) -> None:
     trace = session(tmp_path, [])
     found = read_uncaptured(trace)

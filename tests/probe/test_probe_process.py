@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import shutil
@@ -50,6 +51,28 @@ def test_a_task_of_srun_says_which_machine_it_runs_on(run: Callable[..., Run]) -
     [head] = run(MARKS, **task).of(records.Head, "rank1")
     assert (head.rank, head.world, head.job) == (1, 2, {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"})
     assert (head.host, head.boot) == (platform.node(), boot_id())
+
+
+def test_first_uses_of_memory_are_counted(run: Callable[..., Run]) -> None:
+    """32 MiB that are mapped anew in each step, half of which is written: one page fault for each page."""
+    pages = (16 << 20) // mmap.PAGESIZE
+    script = f"""
+import mmap, time, tuiprof
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    with mmap.mmap(-1, 32 << 20) as memory:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        for at in range(0, {pages} * mmap.PAGESIZE, mmap.PAGESIZE):
+            memory[at] = 1
+    tuiprof.step()
+"""
+    done = run(script)
+    first, *_, last = done.of(records.Usage)
+    steps = [step for step in done.of(records.Step) if first.at < step.at <= last.at]
+    assert len(steps) > 1
+    assert (last.faults - first.faults) / len(steps) == pytest.approx(pages, rel=0.5)
+    assert last.system_ns - first.system_ns > 0
+    assert last.system_ns - first.system_ns + last.user_ns - first.user_ns <= 1.5 * (last.at - first.at)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,10 @@ def _answer(trace: Trace, analysis: Analysis, window: Window) -> Report | Unavai
 def attempt(name: str, make: Callable[[], Report | Unavailable]) -> Report | Unavailable:
     """Return a report, or why it failed."""
     try:
-        return make()
+        made = make()
+        if not isinstance(made, Report | Unavailable):
+            raise TypeError(f"it returned {type(made).__name__}, not Report or Unavailable")
+        return made
     except TuiprofError as error:
         return Unavailable(name, error.message, error.remedy)
     except (Exception, PanicException) as error:  # noqa: BLE001 - a defect is caught here only

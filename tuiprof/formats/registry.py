@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuiprof.errors import TraceError
+from tuiprof.errors import TraceError, describe
 from tuiprof.formats.source import Damaged, Source, open_source
 
 if TYPE_CHECKING:
@@ -93,13 +93,17 @@ def recognise(path: Path, limit: int | None) -> tuple[Source, Format]:
 
 def _format_of(source: Source) -> Format:
     head = first_bytes(source)
+    broken: dict[str, str] = {}
     for candidate in available().values():
-        if candidate.sniff(head, source.path):
-            return candidate
+        try:
+            if candidate.sniff(head, source.path):
+                return candidate
+        except Exception as error:  # noqa: BLE001 - a defect of one format must not hide the others
+            broken[candidate.name] = f"it failed: {describe(error)}"
     from tuiprof.plugins import discover
 
     message, remedy = _explain(head, source)
-    if failed := discover("formats").failed:
+    if failed := discover("formats").failed | broken:
         unread = "; ".join(f"{name}: {why}" for name, why in failed.items())
         message = f"{message}, or its format is unavailable ({unread})"
     raise TraceError(message, remedy)

@@ -28,7 +28,7 @@ from tuiprof.system.files import UNDECODABLE, read_end, read_small_json
 if TYPE_CHECKING:
     import polars as pl
 
-    from tuiprof.model.steps import BatchPadding, SampledLine, Uncaptured, Weights, WorkerRestarts
+    from tuiprof.model.steps import BatchPadding, PageFaults, SampledLine, Uncaptured, Weights, WorkerRestarts
 
 
 _ENDINGS = (
@@ -177,6 +177,15 @@ class _Weights(msgspec.Struct):
     last: _Count
 
 
+class _Usage(msgspec.Struct):
+    """What the process has used so far."""
+
+    at: _Whole
+    faults: _Whole
+    user_ns: _Whole
+    system_ns: _Whole
+
+
 class _Host(msgspec.Struct):
     """What the recorder measured of the host."""
 
@@ -255,6 +264,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         _restarts(log),
         _padding(steps.padding),
         _weights(steps.weights),
+        _page_faults(steps, median),
         tuple(times),
         later,
         _slowed(chosen, steps.in_capture),
@@ -320,6 +330,7 @@ class _Steps:
     device: deque[_Line] = field(default_factory=_NEWEST)  # what the device took
     padding: _Padding | None = None  # the last of the first steps, as it is not written later
     weights: _Weights | None = None  # of the first capture
+    usage: deque[_Usage] = field(default_factory=partial(deque, maxlen=_MAX_STEPS))  # newest last
 
 
 def _read_steps(log: Path) -> _Steps:
@@ -337,6 +348,10 @@ def _read_steps(log: Path) -> _Steps:
             if line.startswith(b'{"t": "weights"'):
                 with suppress(*UNDECODABLE):
                     found.weights = msgspec.json.decode(line, type=_Weights)
+                continue
+            if line.startswith(b'{"t": "usage"'):
+                with suppress(*UNDECODABLE):
+                    found.usage.append(msgspec.json.decode(line, type=_Usage))
                 continue
             is_step = line.startswith((b'{"t":"step"', b'{"t": "step"'))
             if not is_step and not line.startswith((b'{"t":"dev"', b'{"t": "dev"')):
@@ -438,6 +453,26 @@ def _weights(found: _Weights | None) -> Weights | None:
     from tuiprof.model.steps import Weights
 
     return Weights(**msgspec.structs.asdict(found)) if found is not None and found.types else None
+
+
+def _page_faults(steps: _Steps, step_ns: float) -> PageFaults | None:
+    """Return the page faults of a step, from what was used before the first capture; in short runs, of all of it."""
+    from tuiprof.model.steps import PageFaults
+
+    usage = list(steps.usage)
+    begun_at = min((step.at - step.dur for step in steps.in_capture), default=0)
+    before = [used for used in usage if used.at <= begun_at]
+    chosen = (
+        before[1:] if len(before) > 2 else before if len(before) > 1 else usage
+    )  # the first second is warm-up
+    if len(chosen) < 2:
+        return None
+    first, last = chosen[0], chosen[-1]
+    system_ns, faults = last.system_ns - first.system_ns, last.faults - first.faults
+    passed_ns, cpu_ns = last.at - first.at, system_ns + last.user_ns - first.user_ns
+    if min(passed_ns, cpu_ns) <= 0 or min(system_ns, faults) < 0:
+        return None
+    return PageFaults(faults * step_ns / passed_ns, min(system_ns / cpu_ns, 1.0))
 
 
 def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:

@@ -345,6 +345,16 @@ class Weights:
         return self.types.get(kind, 0) / max(sum(self.types.values()), 1)
 
 
+@dataclass(frozen=True, slots=True)
+class PageFaults:
+    """First uses of memory that the process got from the operating system, outside of captures."""
+
+    per_step: float  # number of page faults
+    system_share: (
+        float  # share of the process's CPU time that it spends in the operating system, for any reason
+    )
+
+
 #: What some steps take longer stands out if it is this multiple of the difference between the median step and the 10th
 #: percentile: five standard deviations, if steps vary normally.
 _STANDS_OUT: Final = 4.0
@@ -380,6 +390,7 @@ class Uncaptured:
         None  # how much of the batches is padding; None = no batches of text were seen
     )
     weights: Weights | None = None  # the parameters in the capture; None = not recorded
+    page_faults: PageFaults | None = None  # None = not recorded
     times_ns: tuple[int, ...] = ()  # what each step took; empty = not known
     #: What steps after the capture took, if these are before it: they may be slower, but show how often a kind of step
     #: comes; empty = not known

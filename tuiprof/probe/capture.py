@@ -12,15 +12,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from threading import get_ident
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 from .assembly import NO_STEPS
 from .isolation import ProbeThread, is_of_python, raised_by_signal_handler
+from .log import usage
 from .requests import Request
-from .steps import ANNOTATION, CAPTURE, SYNC, Steps
-
-if TYPE_CHECKING:
-    pass
+from .steps import ANNOTATION, CAPTURE, RECORD, SYNC, Steps
 
 #: Range of a garbage collection in a trace.
 GARBAGE_RANGE = "Python GC"
@@ -230,6 +228,7 @@ class Capturer:
             return
         if not self.disturbing:
             self.disturbing = True
+            self._steps.out.append((RECORD, usage()))  # the last without a profiler
             profiler.prepare()
         if n >= window.first:
             if n > window.first:  # the step before it was found to have ended when this one had begun

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import sys
 import threading
 import time
@@ -90,6 +91,13 @@ def line(item: tuple[Any, ...]) -> str:
         name, *keys = _FIELDS[what]
         fields = {"t": name, **dict(zip(keys, values))}
     return dumps(fields) + "\n"
+
+
+def usage() -> dict[str, Any]:
+    """Return a record of what this process has used so far: CPU time, and page faults that read nothing."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = {"user_ns": int(used.ru_utime * 1e9), "system_ns": int(used.ru_stime * 1e9)}
+    return {"t": "usage", "at": time.monotonic_ns(), "faults": used.ru_minflt, **cpu}
 
 
 def plain_numbers(metrics: dict[str, Any]) -> tuple[dict[str, float] | None, list[tuple[str, str]]]:
@@ -334,7 +342,7 @@ class Log:
         return self._slowdown.found if device is not None and device.is_used else None
 
     def _slow(self, now: int) -> list[tuple[Any, ...]]:
-        """Return slowly changing values: the probe's own cost, slowdowns since captures, the allocator's state."""
+        """Return slowly changing values: the probe's own cost, CPU time, slowdowns since captures, the allocator's."""
         steps = self._steps
         device = steps.device
         assembly = steps.assembly
@@ -342,6 +350,7 @@ class Log:
         items: list[tuple[Any, ...]] = [
             (LINES, now, *self.sampled()),
             (COST, now, assembly.cost_steps, cost_ns, self._flush_ns),
+            (RECORD, usage()),
         ]
         if (slower := self._slower()) is not None:
             items.append((SLOWER, now, slower))

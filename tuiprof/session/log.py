@@ -139,6 +139,15 @@ class Weights(msgspec.Struct, tag="weights", tag_field="t", gc=False):
     last: Whole  # number of kernels in channels-last, likewise
 
 
+class Usage(msgspec.Struct, tag="usage", tag_field="t", gc=False):
+    """What the process has used so far."""
+
+    at: Whole
+    faults: Whole  # number of page faults that read nothing from a disk
+    user_ns: Whole  # CPU time of its own
+    system_ns: Whole  # CPU time of the operating system on its behalf
+
+
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     """Device time of a step by device events, known some steps later."""
 
@@ -296,6 +305,7 @@ Record = (
     | WorkersStarted
     | BatchPadding
     | Weights
+    | Usage
     | DeviceStep
     | Memory
     | Uses

@@ -224,7 +224,8 @@ def _least_ns(trace: Trace, step_ns: float, frames: Ints) -> tuple[float, float]
     usual = max(MIN_NS, MIN_SHARE * step_ns)
     if trace.device_indices or len(frames):
         return usual, usual
-    return min(usual, max(MIN_NS_ON_CPU, MIN_SHARE_ON_CPU * step_ns)), usual
+    median_ns = float(np.median(trace.steps.lengths))
+    return min(usual, max(MIN_NS_ON_CPU, MIN_SHARE_ON_CPU * median_ns)), usual
 
 
 def _graph_ns(trace: Trace, mine: Ints, starts: Ints, ends: Ints) -> Floats:

@@ -74,6 +74,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     turned_share, deep_share = (evidence.share_of_device_time(work[some]) for some in (turns, depthwise))
     if max(turned_share, deep_share) < MIN_SHARE or evidence.is_jax:
         return
+    weights = trace.uncaptured.weights if trace.uncaptured is not None else None
+    if weights is not None and weights.last > weights.first:
+        return  # it is in channels-last already
     dimensions = _dimensions(trace)
     if dimensions == 1 and trace.named(_NOT_OF_SEQUENCES).any():
         return

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.advice.cpu_convolutions import are_channels_first, has_depthwise
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls, arguments
 from tuiprof.analyses.shared.frames import operator_label
@@ -32,22 +33,27 @@ _KEEP: Final = {
     "avx512_bf16": ((0.28, 0.6, 0.22), (0.57, 1.0, 0.4)),
     "bf16": ((0.6, 1.0, 0.35), (0.6, 1.0, 0.35)),
 }
-#: What the casts around a call take, ns, of a product and of a convolution, forward and backward, measured on the same
-#: core. A Linear of 64 takes 1.1 to 2.5 times as long in bfloat16, one of 128 0.55 to 1.5 times.
-_CASTS_NS: Final = ((25_000, 60_000), (60_000, 150_000))
+#: What the casts around a call take, ns, forward and backward: of a product, of a convolution in channels-first, which
+#: changes its layout as well, and in channels-last (measured on the same core). A Linear of 64 takes 1.1 to 2.5 times
+#: as long in bfloat16, one of 128 0.55 to 1.5 times.
+_CASTS_NS: Final = (25_000, 60_000)
+_CASTS_FIRST_NS, _CASTS_LAST_NS = (60_000, 150_000), (12_000, 30_000)
 _CONVOLUTIONS: Final = r"(?i)convolution|^aten::conv\dd$"
 #: Depthwise convolutions, and small ones of one pixel, take longer in bfloat16: on the same core 0.5 to 1.9 times as
 #: long, a MobileNet 1.3 to 1.7 times in training and 1.05 times in inference. Likely, least and most helpful.
 _KEEP_DEPTHWISE: Final = (1.4, 2.0, 0.6)
-#: Minimum share of the kernels for that.
-_DEPTHWISE: Final = 0.1
+#: In channels-last, a MobileNet keeps 0.63 to 0.83 of its time in inference.
+_KEEP_DEPTHWISE_LAST: Final = (0.7, 1.1, 0.45)
+#: The forward pass of a batch norm in training and channels-first keeps 0.21 to 0.26 of its time.
+_NORMS: Final = r"^aten::batch_norm$"
+_KEEP_NORMS: Final = (0.3, 1.0, 0.2)
+#: The backward pass of a group norm in channels-last takes 6 to 10 times as long: the time added, as a multiple.
+_GROUP_NORMS: Final = r"^aten::group_norm$"
+_GROUP_NORMS_LONGER: Final = 5.5
 #: The backward pass of attention takes 2 to 3 ms more in bfloat16 for each layer, unless it takes more than 10 ms in
 #: float32 (measured on the same core, batches of 64 to 1000 sequences and heads, lengths of 16 to 512).
 _ATTENTION_BACKWARD: Final = r"ScaledDotProductFlashAttentionForCpuBackward"
 _ATTENTION_NS, _LONG_ATTENTION_NS = 2_500_000, 10_000_000
-#: PyTorch's own convolution, which on one thread is used for kernels of one pixel with fewer than 16 images, and for
-#: float64 (aten/src/ATen/native/Convolution.cpp, use_mkldnn): where a MobileNet has most of its products.
-_OWN: Final = r"^aten::_slow_conv2d_forward$"
 #: Number of products whose types are read.
 _LOOKED_AT: Final = 40
 
@@ -72,7 +78,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     known = _are_float32(trace, products)
     if known is False:
         return
-    likely, least, most = _kept(calls, which, parts)
+    rows, (likely, least, most) = _kept(calls, which, parts)
     longest = trace.longest(products)
     yield Finding(
         f"{format_rough_share(share)} of the time is {'float32 ' if known else ''}matmuls and convolutions, on a CPU "
@@ -83,9 +89,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "medium" if known else "low",
         "CPU flags from the session; no casts around the matmuls"
         + (", which are float32" if known else "; their types were not recorded"),
-        *EditRange(
-            *(Edit.of_host(trace, products, part) for part in (likely, least if known else 1.0, most))
-        ),
+        *EditRange(*(Edit.of_host(trace, rows, part) for part in (likely, least if known else 1.0, most))),
         proof="cpu-training:baseline,bf16",
         event=longest,
     )
@@ -101,26 +105,39 @@ def _are_float32(trace: Trace, products: Ints) -> bool | None:
     return None if weights is None else weights.share_of("float32") > 0.5
 
 
-def _kept(calls: Calls, which: Mask, parts: tuple[tuple[float, float, float], ...]) -> Iterator[float]:
-    """Yield the share of their time that all products keep: likely, least and most helpful; at most 1.
+def _kept(
+    calls: Calls, which: Mask, parts: tuple[tuple[float, float, float], ...]
+) -> tuple[Ints, list[float]]:
+    """Return what autocast changes, and the share of its time that remains: likely, least and most helpful; at most 1.
 
-    What some of them, and attention, lose is taken from what the others win, as autocast takes all of them.
+    What some calls lose is taken from what the others win, as autocast takes all of them.
     """
-    trace, products = calls.trace, calls.rows[which]
-    took = trace.lengths(products)
-    convolutions, backward = trace.named(_CONVOLUTIONS, products), calls.backward[which]
-    casts = np.where(convolutions, *(np.where(backward, *ns[::-1]) for ns in _CASTS_NS[::-1]))
+    trace, backward = calls.trace, calls.backward
+    convolutions = which & trace.named(_CONVOLUTIONS, calls.rows)
+    first = are_channels_first(calls, convolutions)
+    norms = trace.named(_NORMS, calls.rows) & calls.differentiated & (first is True)
+    casts = sum(
+        (on & backward).sum() * of_backward + (on & ~backward).sum() * of_forward
+        for on, (of_forward, of_backward) in (
+            (which & ~convolutions, _CASTS_NS),
+            (convolutions, _CASTS_LAST_NS if first is False else _CASTS_FIRST_NS),
+        )
+    )
     attention = trace.lengths(calls.rows[trace.named(_ATTENTION_BACKWARD, calls.rows)])
-    lost = _ATTENTION_NS * (attention < _LONG_ATTENTION_NS).sum()
-    weights = trace.uncaptured.weights if trace.uncaptured is not None else None
-    if weights is None:
-        small = bool(trace.named(_OWN).any())
-    else:
-        small = weights.depthwise >= max(_DEPTHWISE * weights.kernels, 1)
-    of_convolutions = _KEEP_DEPTHWISE if small else parts[1]
-    for keep, keep_convolutions in zip(parts[0], of_convolutions, strict=True):
-        kept = np.where(convolutions, keep_convolutions, keep) * took + casts
-        yield min(float((kept.sum() + lost) / max(took.sum(), 1)), 1.0)
+    lost = casts + _ATTENTION_NS * (attention < _LONG_ATTENTION_NS).sum()
+    if first is False:
+        grouped = calls.with_backward(trace.named(_GROUP_NORMS, calls.rows)) & backward
+        lost += _GROUP_NORMS_LONGER * trace.lengths(calls.rows[grouped]).sum()
+    of_products, of_convolutions = parts
+    if has_depthwise(trace):
+        learns = (convolutions & backward).any()
+        of_convolutions = _KEEP_DEPTHWISE if learns or first is not False else _KEEP_DEPTHWISE_LAST
+    took = [trace.lengths(calls.rows[on]).sum() for on in (which & ~convolutions, convolutions, norms)]
+    kept = [
+        min((float(np.dot(keep, took)) + lost) / max(sum(took), 1), 1.0)
+        for keep in zip(of_products, of_convolutions, _KEEP_NORMS, strict=True)
+    ]
+    return calls.rows[which | norms], kept
 
 
 RULE = AdviceRule("cpu-bfloat16", find)

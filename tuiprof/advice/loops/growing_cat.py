@@ -22,8 +22,9 @@ MAX_IN_TURN: Final = 4
 _SMOOTH: Final = 5
 #: A shorter time than this share of the one before is that of another, short tensor.
 _RESTART: Final = 0.5
-#: Minimum correlation of the times with their number: levels of a network double in size, lists grow by one.
-MIN_CORRELATION: Final = 0.9
+#: Minimum correlation of the ranks of the times with their number. Lists grow by one: the middle half takes as long as
+#: first and last quarter on average, within this share. Levels of a network double in size.
+MIN_CORRELATION, MAX_OFF = 0.9, 0.3
 #: What follows within so many calls and takes longer and longer, too, reads all of the tensor, as a dense network does.
 _NEXT: Final = 4
 
@@ -90,10 +91,16 @@ def _growing(times_ns: Floats) -> Iterator[tuple[int, int]]:
     edges = np.flatnonzero(smooth[1:] < _RESTART * smooth[:-1]) + 1
     for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(smooth)], strict=True):
         part, quarter = smooth[start:end], (end - start) // 4
+        if len(part) < MIN_TIMES:
+            continue
+        first, middle, last = (
+            float(np.median(some)) for some in (part[:quarter], part[quarter:-quarter], part[-quarter:])
+        )
+        ranks = np.argsort(np.argsort(part, kind="stable"))
         if (
-            len(part) >= MIN_TIMES
-            and np.median(part[-quarter:]) >= MIN_GROWTH * np.median(part[:quarter])
-            and np.corrcoef(part, np.arange(len(part)))[0, 1] >= MIN_CORRELATION
+            last >= MIN_GROWTH * first > 0
+            and abs(2 * middle / (first + last) - 1) <= MAX_OFF
+            and np.corrcoef(ranks, np.arange(len(part)))[0, 1] >= MIN_CORRELATION
         ):
             yield start, end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -46,15 +47,17 @@ _KEEP: Final = (0.3, 1.0, 0.1)
 _OF_PARTS: Final = rf"^{BACKWARD}(Select|Slice|Index|IndexSelect|Gather|Diagonal|AsStrided)Backward"
 #: What joins the results of all iterations, right after the last one.
 _JOINS: Final = r"^aten::(stack|cat|concat|concatenate|hstack|vstack)$"
-_TORCH: Final = (
-    "process all items at once: torch._foreach_* or clip_grad_norm_(foreach=True) over parameters, one "
-    "call on a padded batch over samples; if the loop must stay, compile it or capture it in a CUDA "
-    "graph"
+_IF_IT_STAYS: Final = "; if the loop must stay, compile it or capture it in a CUDA graph"
+_SAMPLES: Final = "process all items at once: one call on the whole batch (pad and mask if sizes differ)"
+_PARAMETERS: Final = "update all tensors at once: torch._foreach_*, or clip_grad_norm_(foreach=True)"
+_EITHER: Final = (
+    "process all items at once: torch._foreach_* over parameters, one call on a padded batch over samples"
 )
-_PRODUCTS: Final = (
-    "multiply all items at once: one wider layer, or torch.bmm with stacked weights; if the loop must stay, compile it "
-    "or capture it in a CUDA graph"
-)
+_PRODUCTS: Final = "multiply all items at once: one wider layer, or torch.bmm with stacked weights"
+_TABLES: Final = "use one table for all of them, with an offset added to the ids of each"
+_LIST: Final = "collect the parts in a list, and join them once"
+#: What changes each of several tensors in place, or computes their norms.
+_OF_PARAMETERS: Final = re.compile(r"[a-z]_$|(::|vector_|matrix_|linalg_|frobenius_)norm$")
 _JAX: Final = (
     "one jax.jit around the loop or the whole step; or process all items at once (jax.vmap; pad, then mask)"
 )
@@ -167,7 +170,7 @@ def _finding(evidence: Evidence, found: Sequence[_Loop], product: Mask, fewer: E
         f"a loop calls {in_a_row(calls.names_of(body))} {largest.times} times in a row"
         + (f", one of {per_step} loops a step" if per_step > 1 else ""),
         evidence.line_in(largest.calls) or evidence.function_of(int(calls.rows[first])),
-        _JAX if evidence.is_jax else _PRODUCTS if product[first] else _TORCH,
+        _JAX if evidence.is_jax else _instead(calls, body, product[first]) + _IF_IT_STAYS,
         "medium",
         f"operators whose kernels take less than {SHORT_NS // 1000} µs repeat in the same order",
         likely | fewer,
@@ -176,6 +179,20 @@ def _finding(evidence: Evidence, found: Sequence[_Loop], product: Mask, fewer: E
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "",
         event=int(calls.rows[first]),
     )
+
+
+def _instead(calls: Calls, body: Ints, multiplies: bool) -> str:
+    """Return what to write instead of a loop with these calls in an iteration."""
+    names = calls.names_of(body)
+    if multiplies:
+        return _PRODUCTS
+    if any("embedding" in name for name in names):
+        return _TABLES
+    if all(re.match(_JOINS, name) for name in names):
+        return _LIST
+    if calls.differentiated[body].any() or any(name.startswith(BACKWARD) for name in names):
+        return _SAMPLES
+    return _PARAMETERS if all(_OF_PARAMETERS.search(name) or name in _READS for name in names) else _EITHER
 
 
 def _share_of_weights(calls: Calls, found: Sequence[_Loop]) -> float:

@@ -31,6 +31,8 @@ _LAYERS: Final = (
 )
 #: One call on the whole batch takes longer than one iteration, at most by this factor.
 _LEAST = 4.0
+#: Operators that make a number of a tensor.
+_READS: Final = frozenset(("item", "is_nonzero", "_local_scalar_dense"))
 #: Cells of recurrent layers: an iteration needs the state of the one before, so only the whole layer can replace them,
 #: if its inputs are known beforehand. The share of their time that it takes: likely, least and most helpful. Measured
 #: on one thread of an EPYC (Zen 5), PyTorch 2.13, forward and backward, batches of 1 to 128, widths of 32 to 256, 50 to
@@ -59,6 +61,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         pl.DataFrame(found)
         .group_by("where", "backward", "body", maintain_order=True)
         .agg(
+            pl.len().alias("loops"),
             pl.col("track", "start", "end", "times"),
             pl.col("calls").explode(),
             pl.col("operators", "event").sort_by(pl.col("end") - pl.col("start"), descending=True).first(),
@@ -94,11 +97,15 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
         layer, shares = _CELLS[cell]
         instead = f"{layer} on the whole sequence, if its inputs do not depend on its outputs"
         keeps = [np.full(len(times), share) for share in shares]
+    elif _READS.intersection(place["body"]):
+        instead = "compare all items at once, or make a list of them first: tensor.tolist() or .numpy() before the loop"
     else:
         instead = (
             f"process all items at once: one call on the whole batch (pad and mask if sizes differ); or {jit}"
         )
     tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
+    often = evidence.how_often(place["loops"])
+    several = f", {often}" if place["loops"] >= 2 * max(evidence.step_count, 1) else ""
     low, high = evidence.trace.span
     part = float((ends - starts).sum()) / (high - low)
     line = evidence.line_doing(
@@ -106,7 +113,7 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     )
     return Finding(
         f"{'autograd runs' if place['backward'] else 'a loop runs'} the same short operators "
-        f"{np.median(times):.0f} times in a row{backward}: {place['operators']}",
+        f"{np.median(times):.0f} times in a row{several}{backward}: {place['operators']}",
         place["where"] or (line.where if line is not None and part >= MIN_NAMED else ""),
         instead,
         "low" if cell else "medium",

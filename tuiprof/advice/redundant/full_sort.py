@@ -27,12 +27,18 @@ _READS_ORDER: Final = (
 #: Number of calls after the parts that are looked at.
 _NEXT: Final = 8
 #: An operator that reads most of what was sorted takes a larger share of the time of the sort: a mean takes a 28th to a
-#: 60th on a device, and about a 600th on a CPU.
+#: 60th on a device, and a 500th to a 2000th on a CPU, where an index takes a 32nd to a 47th (10 000 to 1 000 000
+#: elements) and converting all to a list a half to a sixth.
 _READS_LITTLE: Final = 1 / 150
 _READS_LITTLE_ON_CPU: Final = 1 / 1500
-#: In shorter sorts, the shortest operators take such a share.
+_INDEXES: Final = ("aten::index", "aten::index_select")
+_INDEXES_LITTLE: Final = 1 / 50
+_TO_PYTHON: Final = ("aten::resolve_conj", "aten::resolve_neg")
+_LISTS_LITTLE: Final = 1 / 12
+#: In shorter sorts, the shortest operators take such a share; on a CPU, all but indexes and lists.
 _MIN_NS: Final = 500_000
-_MIN_HOST_NS: Final = 30_000_000
+_MIN_HOST_NS: Final = 1_500_000
+_MIN_HOST_NS_OF_OTHERS: Final = 30_000_000
 #: Kernels that sort rows of up to 4096 elements, which topk does not select from faster.
 _SHORT_ROWS: Final = "KVInPlace"
 #: Time of topk as a share of the kernels that sort: it reads the data once for each 8 bits of a value, and once more;
@@ -77,21 +83,35 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 def _uses_part(calls: Calls, index: int, ns: int) -> bool:
     """Return whether the calls after a sort take a part of its result, and none of them may read all of it."""
+    on_device = calls.work_count[index] > 0
     mine = calls.after(index, len(_PARTS) + 2 * _NEXT)
     mine = mine[calls.steps[mine] == calls.steps[index]]
-    names = calls.names_of(mine)
-    views = next((i for i, name in enumerate(names) if name not in _PARTS + _VIEWS), len(names))
+    names, skipped = calls.names_of(mine), _PARTS + _VIEWS + (() if on_device else _TO_PYTHON)
+    views = next((i for i, name in enumerate(names) if name not in skipped), len(names))
     if not any(name in _PARTS for name in names[:views]):
         return False
-    rest = mine[views : views + _NEXT]
-    on_device = calls.work_count[index] > 0
+    rest, lists = mine[views : views + _NEXT], mine[:views][np.isin(names[:views], _TO_PYTHON)]
     time = calls.work_ns[rest] if on_device else calls.trace.lengths(calls.rows[rest])
-    first = next((i for i, ns in enumerate(time.tolist()) if ns), -1)
-    reads = np.array(
-        [i == first or name in _READS_ORDER for i, name in enumerate(calls.names_of(rest))], bool
-    )
-    limit_ns = ns * (_READS_LITTLE if on_device else _READS_LITTLE_ON_CPU)
-    return bool((time[reads] <= limit_ns).all())
+    first = next((i for i, ns in enumerate(time.tolist()) if ns), -1) if not len(lists) else -1
+    names = calls.names_of(rest)
+    reads = np.array([i == first or name in _READS_ORDER for i, name in enumerate(names)], bool)
+    if on_device:
+        return bool((time[reads] <= ns * _READS_LITTLE).all())
+    if ns < _MIN_HOST_NS_OF_OTHERS and not len(lists) and (first < 0 or names[first] not in _INDEXES):
+        return False
+    limits = ns * np.where(np.isin(names, _INDEXES), _INDEXES_LITTLE, _READS_LITTLE_ON_CPU)
+    return bool((time[reads] <= limits[reads]).all()) and _lists_little(calls, lists, ns)
+
+
+def _lists_little(calls: Calls, lists: Ints, ns: int) -> bool:
+    """Return whether Python takes little time for what some calls have prepared for it."""
+    trace = calls.trace
+    for index in lists.tolist():
+        following = calls.after(index, _NEXT)
+        until = int(trace.starts[calls.rows[following[0]]]) if len(following) else trace.span[1]
+        if until - int(trace.ends[calls.rows[index]]) > ns * _LISTS_LITTLE:
+            return False
+    return True
 
 
 def _without_sort(calls: Calls, sorts: Ints) -> EditRange:

@@ -14,7 +14,7 @@ from typing import Any
 from ..isolation import raised_by_signal_handler
 from ..steps import RECORD, Steps
 
-#: Parameters that are looked at: reading one takes 2 µs.
+#: Parameters that are looked at: reading one takes about 1 µs.
 _MAX_PARAMETERS = 2000
 
 
