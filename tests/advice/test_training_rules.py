@@ -23,7 +23,7 @@ from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.model_calls import longer_calls, model_calls
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Window
-from tuiprof.model.steps import BatchPadding, Uncaptured, WorkerRestarts
+from tuiprof.model.steps import BatchPadding, Uncaptured, Weights, WorkerRestarts
 
 AUTOGRAD = "autograd::engine::evaluate_function"
 ACCUMULATE = f"{AUTOGRAD}: torch::autograd::AccumulateGrad"
@@ -380,6 +380,21 @@ def test_a_numbered_model_runs_twice() -> None:
     row = found(numbered("GPT #1, no gradients", "GPT #2, no gradients", "GPT #1"), "repeated-forward")
     assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03), "the reference model stays"
     assert row["where"] == "GPT #1, no gradients"
+
+
+@pytest.mark.parametrize(
+    ("call", "kept"), [("GPT #1, no gradients", 0.5), ("GPT #1, no gradients, same inputs", 0.0)]
+)
+def test_a_pass_on_other_tensors_may_be_part_of_the_method(call: str, kept: float) -> None:
+    trace = numbered(call, "GPT #1")
+    whole_ns, step = found(trace, "repeated-forward")["wins_ns"], replayed(trace)
+    assert not isinstance(step, str)
+    trace, step_ns = numbered(call, "GPT #1"), step.step_ns
+    weights = Weights({"float32": 1})  # the probe that notes them marks calls on the same tensors
+    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, weights=weights)
+    row = found(trace, "repeated-forward")
+    assert row["wins_ns"] == pytest.approx((1 - kept) * whole_ns, rel=0.1)
+    assert ("other tensors" in row["what"]) == (row["wins_low_ns"] == 0) == bool(kept)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
     python -m tests.predictions.record OUT [CASE…] [--seconds 540]
 
-Each case is timed with the cost and with its fix, in turns in one process without a profiler; then it is recorded by
-tuiprof in a process of its own. Without a GPU these are the cases for a CPU, timed by the processor time of their one
-thread, of which other programs take no part. ``OUT/truth.json`` gets what was measured, ``OUT/<case>`` the session.
+Each case is timed with the cost and with its fix, in turns without a profiler, on a GPU in one process; then it is
+recorded by tuiprof in a process of its own. Without a GPU these are the cases for a CPU, timed by the processor time
+of their one thread, of which other programs take no part. ``OUT/truth.json`` gets what was measured, ``OUT/<case>``
+the session.
 """
 
 from __future__ import annotations
@@ -22,39 +23,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.predictions.cases import Case
+    from tests.predictions.cases import Case, Step
 
 ROUNDS, STEPS, WARM = 3, 30, 12
 CAPTURE_AT, CAPTURED, RECORDED = 50, 4, 100
 
 
 def timed(name: str) -> dict[str, Any]:
-    """Return the medians of a step with and without its cost, ms, of several rounds in turns."""
+    """Return the medians of a step with and without its cost, ms, of several rounds in turns.
+
+    On a CPU each round has a process of its own: the memory that the other variant has used would be used again.
+    """
     import torch
 
     from tests.predictions.run import CASES
 
     case = CASES[name]
-    torch.manual_seed(0)
-    clock = time.process_time if case.cpu else time.perf_counter
-    if case.cpu:
-        torch.set_num_threads(1)
-    steps = {"bad": case.build(True), "good": case.build(False)}
-    for step in steps.values():
-        for _ in range(WARM):
-            last = step()
-        case.wait(last)
     all_ms: dict[str, list[float]] = {"bad": [], "good": []}
-    for _ in range(ROUNDS):
-        for which, step in steps.items():
-            for _ in range(3):
-                last = step()
-            case.wait(last)
-            began = clock()
-            for _ in range(STEPS):
-                last = step()
-            case.wait(last)
-            all_ms[which].append((clock() - began) / STEPS * 1e3)
+    if case.cpu:
+        this = [sys.executable, "-m", "tests.predictions.record", ".", name, "--time", "--only"]
+        for _ in range(ROUNDS):
+            for which, found in all_ms.items():
+                done = subprocess.run([*this, which], stdout=subprocess.PIPE, text=True, check=True)
+                found.append(float(done.stdout.splitlines()[-1]))
+    else:
+        torch.manual_seed(0)
+        steps = {which: case.build(which == "bad") for which in all_ms}
+        for step in steps.values():
+            _ms(case, step, WARM)
+        for _ in range(ROUNDS):
+            for which, step in steps.items():
+                _ms(case, step, 3)
+                all_ms[which].append(_ms(case, step, STEPS))
     on_gpu = torch.cuda.is_available() and not case.cpu
     device = torch.cuda.get_device_name() if on_gpu else platform.processor() or "CPU"
     framework = f"PyTorch {torch.__version__}"
@@ -63,6 +63,29 @@ def timed(name: str) -> dict[str, Any]:
 
         framework = f"JAX {jax.__version__}"
     return compared(case, all_ms, f"{device}, {framework}, Python {platform.python_version()}")
+
+
+def timed_alone(name: str, which: str) -> float:
+    """Return what a step takes in this process, ms."""
+    import torch
+
+    from tests.predictions.run import CASES
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    step = CASES[name].build(which == "bad")
+    _ms(CASES[name], step, WARM)
+    return _ms(CASES[name], step, STEPS)
+
+
+def _ms(case: Case, step: Step, count: int) -> float:
+    """Run some steps and return what one takes, ms; on a CPU in processor time."""
+    clock = time.process_time if case.cpu else time.perf_counter
+    began = clock()
+    for _ in range(count):
+        last = step()
+    case.wait(last)
+    return (clock() - began) / count * 1e3
 
 
 def compared(case: Case, all_ms: dict[str, list[float]], machine: str) -> dict[str, Any]:
@@ -112,7 +135,11 @@ def main() -> None:
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--time", action="store_true", help="time one case and print it as JSON")
+    parser.add_argument("--only", choices=("bad", "good"), help="of that case, one variant once")
     chosen = parser.parse_args()
+    if chosen.only:
+        print(timed_alone(chosen.cases[0], chosen.only))
+        return
     if chosen.time:
         print(json.dumps(timed(chosen.cases[0])))
         return

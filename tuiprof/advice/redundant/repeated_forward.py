@@ -27,6 +27,8 @@ _MAX_BETWEEN: Final = 24
 #: Maximum number of calls without gradients for each one with gradients: a loss needs one or two (another view, the
 #: model of the step before), a policy acts dozens of times before it learns. The limit between them is an estimate.
 _MAX_AGAIN: Final = 4
+#: What remains of calls on other inputs, which the method may need in every step. An estimate.
+_SELDOM: Final = 0.5
 #: Operators whose results differ from call to call.
 _RANDOM: Final = (
     r"^aten::(native_dropout|_fused_dropout|bernoulli_?|rand\w*|normal_?|uniform_?|exponential_|poisson|multinomial|"
@@ -73,12 +75,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         known = known | chosen
         layers = layers[~chosen[layers]]
     yield from _modules_again(evidence, models, known)
-    again = _same_models(calls, models, layers)
+    again, other = _same_models(calls, models, layers), False
     if again:
         count, chosen = len(again), np.isin(models.of_call, list(again)) & ~calls.backward
         for second, first in again.items():
             chosen[_used_alike(calls, models, second, first)] = True
         because = "the same model is called with gradients in the same step, with the same layers"
+        # A probe that notes the parameters marks calls on the same tensors, too.
+        marks = trace.uncaptured is not None and trace.uncaptured.weights is not None
+        other = marks and not any(models.names[index][3] for index in again)
     else:
         runs = list(_cast_once(calls, layers))
         count, chosen = len(runs), _between(calls, runs)
@@ -87,15 +92,20 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
     if not count:
         return
-    yield Finding(
-        f"the model runs again on what no gradient is computed from, {evidence.how_often(count)}",
-        _location(evidence, models, chosen),
-        "if the inputs are the same, take outputs.detach() of the pass with gradients; else run it only every N steps",
-        "medium",
-        because,
-        calls.edit(chosen),
-        event=int(calls.rows[np.argmax(chosen)]),
-    )
+    where, event = _location(evidence, models, chosen), int(calls.rows[np.argmax(chosen)])
+    often, whole = evidence.how_often(count), calls.edit(chosen)
+    if other:
+        what = f"the model also runs on other tensors, without gradients, {often}"
+        instead = "run it only every N steps, if the method allows it"
+        half = calls.edit(chosen, _SELDOM, _SELDOM)
+        yield Finding(what, where, instead, "low", because, half, Edit(), whole, event=event)
+    else:
+        what = f"the model runs again on what no gradient is computed from, {often}"
+        instead = (
+            "if the inputs are the same, take outputs.detach() of the pass with gradients; else run it only every N "
+            "steps"
+        )
+        yield Finding(what, where, instead, "medium", because, whole, event=event)
 
 
 def _on_same_inputs(evidence: Evidence, models: ModelCalls, layers: Ints) -> list[int]:
