@@ -50,10 +50,13 @@ _KEEP_NORMS: Final = (0.3, 1.0, 0.2)
 #: The backward pass of a group norm in channels-last takes 6 to 10 times as long: the time added, as a multiple.
 _GROUP_NORMS: Final = r"^aten::group_norm$"
 _GROUP_NORMS_LONGER: Final = 5.5
-#: The backward pass of attention takes 2 to 3 ms more in bfloat16 for each layer, unless it takes more than 10 ms in
-#: float32 (measured on the same core, batches of 64 to 1000 sequences and heads, lengths of 16 to 512).
+#: The backward pass of attention takes longer in bfloat16, unless its sequences are long: so many times its own time,
+#: and at most so much, more. Likely, least and most helpful; measured on the same core: 0.14 to 1.2 ms become 6 to 11
+#: times as long (sequences of 24 to 64), 6 to 10 ms 1.6 to 3 times (128), and 16 to 61 ms 1.0 to 0.6 times (256 to
+#: 1024).
 _ATTENTION_BACKWARD: Final = r"ScaledDotProductFlashAttentionForCpuBackward"
-_ATTENTION_NS, _LONG_ATTENTION_NS = 2_500_000, 10_000_000
+_ATTENTION_LONGER: Final = ((6.0, 8e6), (10.0, 16e6), (2.0, 2e6))
+_LONG_ATTENTION_NS: Final = 12_000_000
 #: Number of products whose types are read.
 _LOOKED_AT: Final = 40
 
@@ -124,7 +127,9 @@ def _kept(
         )
     )
     attention = trace.lengths(calls.rows[trace.named(_ATTENTION_BACKWARD, calls.rows)])
-    lost = casts + _ATTENTION_NS * (attention < _LONG_ATTENTION_NS).sum()
+    attention = attention[attention < _LONG_ATTENTION_NS]
+    longer = [float(np.minimum(times * attention, most).sum()) for times, most in _ATTENTION_LONGER]
+    lost = float(casts)
     if first is False:
         grouped = calls.with_backward(trace.named(_GROUP_NORMS, calls.rows)) & backward
         lost += _GROUP_NORMS_LONGER * trace.lengths(calls.rows[grouped]).sum()
@@ -134,8 +139,8 @@ def _kept(
         of_convolutions = _KEEP_DEPTHWISE if learns or first is not False else _KEEP_DEPTHWISE_LAST
     took = [trace.lengths(calls.rows[on]).sum() for on in (which & ~convolutions, convolutions, norms)]
     kept = [
-        min((float(np.dot(keep, took)) + lost) / max(sum(took), 1), 1.0)
-        for keep in zip(of_products, of_convolutions, _KEEP_NORMS, strict=True)
+        min((float(np.dot(keep, took)) + lost + more) / max(sum(took), 1), 1.0)
+        for *keep, more in zip(of_products, of_convolutions, _KEEP_NORMS, longer, strict=True)
     ]
     return calls.rows[which | norms], kept
 
