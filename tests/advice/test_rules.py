@@ -1770,6 +1770,17 @@ def test_memory_that_is_got_again_in_every_step(faults: int, share: float, saved
         assert "MALLOC_MMAP_MAX_=0" in row["instead"]
 
 
+def test_memory_that_is_not_got_again_in_the_capture() -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("aten::addmm", at + 10, at + 910)
+    trace = made.trace()
+    trace.uncaptured = Uncaptured(40, 1.3e6, 1.3e6, 1.3e6, page_faults=PageFaults(200, 0.5))
+    row = found(trace, "page-faults")
+    assert row["wins_ns"] == pytest.approx(360_000, rel=0.01)  # though the capture is faster by 300 µs
+
+
 def test_a_capture_that_is_faster_than_the_session_is_not_called_slower_by_a_negative_share() -> None:
     trace = products("avx512_bf16")
     trace.uncaptured = Uncaptured(40, 2e6, 2e6, 2e6, bf16="avx512_bf16")

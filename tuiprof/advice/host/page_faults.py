@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 from tuiprof.model.units import format_count, format_rough_share
@@ -20,6 +18,8 @@ MIN_FAULTS, MIN_SHARE = 200, 0.05
 _FAULT_NS: Final = (1_800.0, 0.0, 2_500.0)
 #: Operators that are shorter touch little new memory, ns.
 _LONG_NS: Final = 20_000
+#: What remains of operators at least.
+_LEFT: Final = 0.1
 #: Makes glibc keep all memory that it ever got: it maps none (``mmap``), and gives none back at the end of its heap.
 #: Its ``malloc`` documents the variables as tunable parameters of ``mallopt``.
 _KEEP_MEMORY: Final = {
@@ -42,8 +42,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     captured_ns = float(trace.lengths(rows).sum())
     if not captured_ns:
         return
-    part = captured_ns / max(float(trace.steps.lengths.sum()), 1.0)
-    shares = (min(faults.per_step * ns / seen.step_ns, faults.system_share) / part for ns in _FAULT_NS)
+    took_ns = [min(faults.per_step * ns, faults.system_share * seen.step_ns) for ns in _FAULT_NS]
+    # Captured steps may have fewer, as what the profiler allocates keeps the heap from shrinking.
+    shares = [ns * len(trace.steps) / captured_ns for ns in took_ns]
     yield Finding(
         f"memory is given back to the operating system and got again: {format_count(faults.per_step)} page faults a "
         "step",
@@ -53,7 +54,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "medium",
         f"{format_rough_share(faults.system_share)} of the process's CPU time is the operating system's; faults of "
         "files that are mapped into memory remain",
-        *EditRange(*(Edit.of_host(trace, rows, float(np.clip(1 - share, 0.0, 1.0))) for share in shares)),
+        *EditRange(*(Edit.of_host(trace, rows, max(1 - share, _LEFT)) for share in shares)),
         event=trace.longest(rows),
         environment=_KEEP_MEMORY,
     )
