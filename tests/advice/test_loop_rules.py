@@ -166,3 +166,15 @@ def test_loops_over_rows_are_one_finding_that_says_how_many_there_are(body: str,
     row = found(rows_of_numbers(body), "operator-loop")
     assert "50 times in a row, 3 times a step: ne" in row["what"]
     assert instead in row["instead"]
+
+
+def test_what_waits_in_a_loop_stays() -> None:
+    made = Made()
+    for number in range(2):
+        at = number * 20_000
+        made.step(number, at, at + 20_000)
+        for index in range(100):
+            start = at + 100 + index * 20 + (4_000 if index > 50 else 0)
+            made.op(("aten::add", "aten::mul")[index % 2], start, start + (4_015 if index == 50 else 15))
+    row = found(made.trace(), "operator-loop")
+    assert row["wins_ns"] == pytest.approx(1_000 * 0.98 * 100 * 20, rel=0.03)

@@ -23,6 +23,8 @@ LONGEST_PERIOD, MIN_PASSES = 40, 8
 SHORT_NS = 50_000
 #: … if they take at least this share of the loop; otherwise the Python code between them dominates.
 MIN_INSIDE = 0.25
+#: One that takes so long, and so many times as long as usual, waits for what XLA still computes, or is interrupted.
+_WAITS_NS, _WAITS_LONGER = 300_000, 10
 #: Layers of a model repeat as well, and cannot be called at once. They have their own parameters: autograd
 #: accumulates a gradient in (nearly) every iteration. Without a backward pass, these operators indicate layers.
 _ACCUMULATES: Final = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$"
@@ -62,7 +64,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         .group_by("where", "backward", "body", maintain_order=True)
         .agg(
             pl.len().alias("loops"),
-            pl.col("track", "start", "end", "times"),
+            pl.col("track", "start", "end", "times", "waits"),
             pl.col("calls").explode(),
             pl.col("operators", "event").sort_by(pl.col("end") - pl.col("start"), descending=True).first(),
         )
@@ -72,7 +74,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     for place in places:
         of = [one for one in forward if _made(one, place)] if place["backward"] else []
         if len(of) == 1:  # autograd repeats the forward loop: one location, one change
-            for key in ("track", "start", "end", "times"):
+            for key in ("track", "start", "end", "times", "waits"):
                 of[0][key] += place[key]
             of[0]["with_backward"] = True
         elif place["backward"]:
@@ -103,6 +105,8 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
         instead = (
             f"process all items at once: one call on the whole batch (pad and mask if sizes differ); or {jit}"
         )
+    waits = np.array(place["waits"])  # stay as they are
+    keeps = [waits + (1 - waits) * keep for keep in keeps]
     tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
     often = evidence.how_often(place["loops"])
     several = f", {often}" if place["loops"] >= 2 * max(evidence.step_count, 1) else ""
@@ -183,6 +187,8 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
         usual_ns = float(np.median(lengths.reshape(times, period), axis=0).mean())
         if usual_ns >= SHORT_NS or lengths.sum() < MIN_INSIDE * span:
             continue
+        each = lengths.reshape(times, period)
+        long = (each >= _WAITS_NS) & (each >= _WAITS_LONGER * np.median(each, axis=0))
         around = ancestry_of(trace, rows[first : first + 1])
         names = [operator_label(trace.name(int(row))) for row in rows[first : first + period]]
         frame, annotation = int(around.frames[0, 0]), int(around.annotation[0])
@@ -196,6 +202,7 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
             "start": int(starts[first]),
             "end": int(ends[first + period * times - 1]),
             "times": times,
+            "waits": float(each[long].sum()) / span,
             "operators": " → ".join(names),
             "event": int(rows[first]),
         }
