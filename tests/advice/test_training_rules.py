@@ -1543,3 +1543,53 @@ def test_cuda_graphs_have_one_length() -> None:
     graphs = steps.trace()
     graphs.uncaptured = trace.uncaptured
     assert finding(graphs, "padded-batches") is None
+
+
+def of_gradients(passes: int, *, roots: bool = False, nodes: int = 6, creates: bool = True) -> Trace:
+    """Steps on a CPU in which `torch.autograd.grad` is called several times, and then a loss is differentiated.
+
+    Args:
+        passes: Calls of `torch.autograd.grad`, 10 µs a node.
+        roots: Each begins at a node of its own.
+        nodes: Nodes of each pass.
+        creates: Each node creates one for gradients of gradients, which takes 20 µs later.
+    """
+    made, at = Made(), 0.0
+    for step in range(3):
+        begun, first = at, 1 + 1_000 * step
+        for number in range(nodes + roots * passes):
+            made.op("aten::tanh", at, at + 100, sequence=first + number)
+            at += 100
+        created = []
+        for one in range(passes):
+            numbers = [*([first + nodes + one] if roots else []), *range(first + nodes - 1, first - 1, -1)]
+            for number in numbers:
+                made.op(f"{AUTOGRAD}: TanhBackward0", at, at + 10, sequence=number)
+                made.op("TanhBackward0", at + 1, at + 9, sequence=number)
+                if creates:
+                    created.append(first + 500 + len(created))
+                    made.op("aten::mul", at + 2, at + 8, sequence=created[-1])
+                at += 10
+            made.op("aten::square", at, at + 5)
+            at += 5
+        for number in [*reversed(created), *range(first + nodes - 1, first - 1, -1)]:
+            made.op(f"{AUTOGRAD}: MulBackward0", at, at + 20, sequence=number)
+            at += 20
+        made.op(ACCUMULATE, at, at + 10).op("aten::detach", at + 2, at + 4)
+        at += 10
+        made.step(step, begun, at)
+    return made.trace()
+
+
+@pytest.mark.parametrize(("passes", "creates"), [(3, True), (5, True), (5, False)])
+def test_gradients_of_an_output_that_are_asked_for_one_by_one(passes: int, creates: bool) -> None:
+    row = found(of_gradients(passes, creates=creates), "repeated-backward")
+    assert "torch.autograd.grad(u, (x, t))" in row["instead"]
+    # Nodes of all calls but the first, and those that they create; 60 % of that.
+    assert row["wins_ns"] == pytest.approx(0.6e3 * (passes - 1) * 6 * (10 + 20 * creates), rel=0.03)
+    assert row["wins_low_ns"] == 0
+
+
+@pytest.mark.parametrize("trace", [of_gradients(1), of_gradients(5, roots=True), of_gradients(5, nodes=3)])
+def test_gradients_of_different_outputs(trace: Trace) -> None:
+    assert finding(trace, "repeated-backward") is None
