@@ -1754,7 +1754,9 @@ def test_operators_on_one_core_of_several(
         (400, 0.04, None),
     ],
 )
-def test_memory_that_is_got_again_in_every_step(faults: int, share: float, saved_us: float | None) -> None:
+def test_memory_that_is_requested_again_in_every_step(
+    faults: int, share: float, saved_us: float | None
+) -> None:
     made = Made()
     for number in range(4):
         at = number * 1000
@@ -1770,7 +1772,7 @@ def test_memory_that_is_got_again_in_every_step(faults: int, share: float, saved
         assert "MALLOC_MMAP_MAX_=0" in row["instead"]
 
 
-def test_memory_that_is_not_got_again_in_the_capture() -> None:
+def test_page_faults_that_the_capture_lacks() -> None:
     made = Made()
     for number in range(4):
         at = number * 1000

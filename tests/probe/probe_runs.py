@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 
 INJECT = Path(__file__).resolve().parents[2] / "tuiprof" / "probe" / "inject"
 
+#: Modes of a script that note every function of PyTorch and every operator that is called.
+MODES = """
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+seen = []
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        seen.append(getattr(function, "__name__", str(function)))
+        return function(*args, **(kwargs or {}))
+class Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+"""
+
 
 @dataclass
 class Run:

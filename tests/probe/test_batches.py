@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from installed import needs
-from probe_runs import Run
+from probe_runs import MODES, Run
 
 from tuiprof.advice import priorities
 from tuiprof.advice.redundant.padded_batches import is_padding
@@ -65,19 +65,9 @@ def test_a_few_batches_of_a_run_are_looked_at(run: Callable[..., Run]) -> None:
 def test_no_mode_of_the_script_sees_that_batches_are_looked_at(run_forked: Callable[..., Run]) -> None:
     script = (
         TEXTS
+        + MODES
         + """
 import sys
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-seen = []
-class Functions(TorchFunctionMode):
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        seen.append(getattr(function, "__name__", str(function)))
-        return function(*args, **(kwargs or {}))
-class Dispatch(TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        seen.append(str(function))
-        return function(*args, **(kwargs or {}))
 ready = [collate(texts[:8]) for _ in range(5)]
 with Functions(), Dispatch():
     for batch in DataLoader(ready, None):

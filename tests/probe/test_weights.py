@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from installed import needs
-from probe_runs import Run
+from probe_runs import MODES, Run
 
 from tuiprof.formats import open_trace
 from tuiprof.model import steps as model
@@ -88,18 +88,8 @@ for _ in range(20):
 def test_no_mode_of_the_script_sees_that_parameters_are_looked_at(run_forked: Callable[..., Run]) -> None:
     script = (
         TRAINING
+        + MODES
         + """
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-seen = []
-class Functions(TorchFunctionMode):
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        seen.append(getattr(function, "__name__", str(function)))
-        return function(*args, **(kwargs or {}))
-class Dispatch(TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        seen.append(str(function))
-        return function(*args, **(kwargs or {}))
 with Functions(), Dispatch():
     for _ in range(20): train()
 print(len(seen), *seen)

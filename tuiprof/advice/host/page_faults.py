@@ -1,4 +1,4 @@
-"""On a CPU: memory that is given back to the operating system is got, and cleared, again in every step."""
+"""On a CPU: memory is returned to the operating system, and requested and cleared again, in every step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FAULT_NS: Final = (1_800.0, 0.0, 2_500.0)
 _LONG_NS: Final = 20_000
 #: What remains of operators at least.
 _LEFT: Final = 0.1
-#: Makes glibc keep all memory that it ever got: it maps none (``mmap``), and gives none back at the end of its heap.
+#: Makes glibc keep all memory: it maps none (``mmap``), and returns none from the end of its heap.
 #: Its ``malloc`` documents the variables as tunable parameters of ``mallopt``.
 _KEEP_MEMORY: Final = {
     "MALLOC_MMAP_MAX_": "0",
@@ -46,8 +46,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     # Captured steps may have fewer, as what the profiler allocates keeps the heap from shrinking.
     shares = [ns * len(trace.steps) / captured_ns for ns in took_ns]
     yield Finding(
-        f"memory is given back to the operating system and got again: {format_count(faults.per_step)} page faults a "
-        "step",
+        f"memory is returned to the operating system and requested again: {format_count(faults.per_step)} page faults "
+        "a step",
         "",
         " ".join(f"{name}={value}" for name, value in _KEEP_MEMORY.items())
         + " before the command, so that glibc keeps it; or jemalloc or tcmalloc (LD_PRELOAD)",

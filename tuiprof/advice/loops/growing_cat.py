@@ -76,9 +76,9 @@ def _runs(calls: Calls, times_ns: Ints, stepped: bool) -> Iterator[Ints]:
                 break
 
 
-def _usual(times_ns: Ints, calls: Ints) -> Floats:
+def _usual(times_ns: Ints, runs: Ints) -> Floats:
     """Return the median over the steps of the time of each call; of indices of shape ``(steps, calls)``."""
-    usual: Floats = np.median(times_ns[calls], axis=0)
+    usual: Floats = np.median(times_ns[runs], axis=0)
     return usual
 
 
