@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -15,7 +17,7 @@ from session_logs import append, head, line, new_session, step
 
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session.live.listing import list_sessions
-from tuiprof.session.live.replay import read_fold
+from tuiprof.session.live.replay import Live, read_fold
 from tuiprof.session.run.control import request_stop
 from tuiprof.session.store.folders import (
     RecorderLock,
@@ -188,6 +190,27 @@ def test_status_is_not_fooled_by_a_reused_process_number(tmp_path: Path) -> None
     assert session.status().state == "interrupted"
     _ran_by(session, ProcessId(own.pid, "1"), own)
     assert str(session.status()) == "running (recorder lost)"
+
+
+@pytest.mark.parametrize("gone", ["control/process.json", "log/recorder.jsonl", "log/rank0.jsonl", "."])
+def test_status_of_a_run_amid_the_deletion_of_its_session(tmp_path: Path, gone: str) -> None:
+    session = new_session(tmp_path, age_s=60)
+    for writer in ("recorder", "rank0"):
+        append(session, writer, head(session, writer))
+    own = process.identify(os.getpid())
+    assert own is not None
+    _ran_by(session, own, own)
+    with closing(Live(session)) as live, open(session.log / "recorder.jsonl", "ab") as log:
+        live.advance()
+        assert str(live.status()) == "running"
+        if gone == ".":
+            shutil.rmtree(session.path)
+        else:
+            (session.path / gone).unlink()
+        assert str(live.status()) == "running (the session was deleted)"
+        log.write(line("end", at=2_000, code=7, why="exit"))
+        log.flush()
+        assert live.status().code == 7
 
 
 def test_the_run_of_another_user_that_lost_its_recorder_is_told(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -74,14 +75,22 @@ class Live:
     def status(self) -> Status:
         """Return the status of the session; if it was deleted, from its logs, which are still open."""
         who = self.processes()
-        # The logs of a folder that is being deleted go one by one, and what is still written may make it anew.
-        if self.session.path.exists() and not self.reader.has_lost_logs:
-            return self.session.status()
+        status = self.session.status()
+        if not self._is_deleted():  # looked at after the status, which is wrong if read amid a deletion
+            return status
         runs = who is not None and any(map(alive, filter(None, (who.supervisor, who.script))))
         self.catch_up()
         if self.fold.end is not None:
             return replace(from_end(self.fold.end), detail=DELETED)
         return Status("running" if runs else "interrupted", detail=DELETED)
+
+    def _is_deleted(self) -> bool:
+        """Whether files are gone that were there: a deletion takes one by one, and the recorder writes some anew."""
+        return (
+            not os.path.exists(self.session.path)  # a folder that may no longer be read counts as gone
+            or self.reader.has_lost_logs
+            or (self._processes is not None and processes(self.session) is None)
+        )
 
     @property
     def read_share(self) -> float:

@@ -246,7 +246,7 @@ class LogReader:
     @property
     def has_lost_logs(self) -> bool:
         """Whether a log that was read has been deleted."""
-        return any(file.position and not file.path.exists() for file in self._files.values())
+        return any(file.position and not os.path.exists(file.path) for file in self._files.values())
 
     @property
     def behind(self) -> int:

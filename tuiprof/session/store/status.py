@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal as signals
 import time
@@ -151,7 +152,7 @@ def last_end(session: Session, writer: str) -> End | None:
 
 def processes(session: Session) -> process.Processes | None:
     """Return the process ids of recorder and script; None = not started, or not readable."""
-    if session.control.is_symlink():  # must not decide which process gets a signal
+    if os.path.islink(session.control):  # must not decide which process gets a signal
         return None
     who = read_small_json(session.control / PROCESS_FILE, process.Processes)
     if who is not None and read_collected(session.path) is not None:
@@ -165,7 +166,7 @@ def status(session: Session) -> Status:
     end = last_end(session, "recorder")
     if end is not None:
         return from_end(end)
-    if not session.path.exists():
+    if not os.path.exists(session.path):
         return Status("interrupted", detail=DELETED)
     collected = read_collected(session.path)
     if collected is not None:
