@@ -682,6 +682,25 @@ train(loader)
     assert ends["after"].state == "written"
 
 
+def test_a_capture_with_stacks_leaves_the_scripts_profile_function_in_place(
+    run_forked: Callable[..., Run],
+) -> None:
+    script = (
+        MODEL
+        + """
+import sys
+sys.setprofile(lambda *_: None)
+theirs = sys.getprofile()
+train(DataLoader(data, batch_size=32))
+assert sys.getprofile() is theirs
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 3, "stack": True}])
+    assert done.code == 0, done.err
+    assert done.captures("a")[-1].state == "written"
+    assert "no Python calls" in done.of(records.Note)[-1].text
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_a_refused_capture_leaves_the_profiler_to_what_the_script_emits_and_to_later_ones(
     run_forked: Callable[..., Run], own: bool

@@ -224,6 +224,12 @@ class Runtime:
                 self.note("bad", f"the script cannot be sampled before its first step: {error!r}")
                 return
 
+    def give_way(self) -> None:
+        """End the capture that runs, as the script starts a profiler of its own, and only one can run."""
+        why = "the script started its own profiler during the capture"
+        self.capture.interrupt(why)
+        self.timed.interrupt(why)
+
     def record(self) -> None:
         """Open the log, even without a completed step."""
         if not self.log.is_open:
