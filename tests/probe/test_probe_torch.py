@@ -871,6 +871,26 @@ print(os.listdir(log))
     assert failed.why == "no steps were detected in the script"
 
 
+def test_a_server_without_steps_keeps_few_calls_in_memory(run_forked: Callable[..., Run]) -> None:
+    script = """
+import sys, threading, time, torch
+class Net(torch.nn.Module):
+    def forward(self, x): return x
+net = Net().eval()
+def serve():
+    for _ in range(50_000): net(None)
+server = threading.Thread(target=serve)
+server.start(); server.join()
+marks = sys.modules["_tuiprof_probe.runtime"].RUNTIME.steps.marks
+end = time.monotonic() + 1
+while len(marks) > 20_000 and time.monotonic() < end: time.sleep(0.01)
+print(len(marks))
+"""
+    done = run_forked(script)
+    assert done.code == 0, done.err
+    assert 10_000 < int(done.out) <= 20_000, "each takes 0.2 kB"
+
+
 def test_hooks_that_break_do_not_break_training(run_forked: Callable[..., Run]) -> None:
     plant = """
 import _tuiprof_probe.steps as steps
