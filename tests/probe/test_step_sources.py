@@ -461,7 +461,11 @@ def test_a_loop_is_on_trial_until_it_has_gone_around_often(runs: list[int], judg
     found: list[bool] = []
     counted: list[int] = []
     trial = _Trial(
-        Loop(code, 20, 40, 2), Loop(code, 10, 50, 1), lambda _code, _at, to: counted.append(to), found.append
+        Loop(code, 20, 40, 2),
+        Loop(code, 10, 50, 1),
+        lambda _code, _at, to: counted.append(to),
+        found.append,
+        "disabled",
     )
     for iterations in runs:
         for _ in range(iterations):
@@ -469,6 +473,14 @@ def test_a_loop_is_on_trial_until_it_has_gone_around_often(runs: list[int], judg
         trial.jumped(code, 50, 10)
     assert found[:1] == judged, "the first word ends the trial"
     assert counted == [20] * sum(runs)
+
+
+def test_other_loops_beside_the_one_on_trial_are_not_watched() -> None:
+    code = test_loops_over_epochs_are_known_by_their_variable.__code__
+    function = test_other_loops_beside_the_one_on_trial_are_not_watched.__code__
+    trial = _Trial(Loop(function, 20, 40, 2), Loop(code, 10, 50, 1), MagicMock(), MagicMock(), "disabled")
+    assert trial.jumped(code, 50, 10) is None
+    assert trial.jumped(code, 30, 25) == "disabled"
 
 
 def test_the_loop_that_is_named_is_the_last_one_found(monkeypatch: pytest.MonkeyPatch) -> None:
