@@ -21,6 +21,7 @@ from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
 from tuiprof.probe.requests import Request
 from tuiprof.probe.sampler import RECENT, Loop, goes_over_epochs, is_script, loops_of
 from tuiprof.probe.steps import BACKWARDS, BATCH, CAPTURE, EXPLICIT, LOOP, NO_CALL, NONE, OPTIMIZER, Steps
+from tuiprof.probe.timed_captures import TimedCaptures
 from tuiprof.session import log as records
 
 needs("torch")
@@ -197,6 +198,21 @@ def test_a_capture_by_the_clock_waits_until_a_framework_is_imported(run_forked: 
     _, started, written = done.captures("a")
     assert started.at >= int(done.out)
     assert written.state == "written"
+
+
+def test_a_script_whose_loop_is_no_longer_counted_is_captured_by_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TimedCaptures, "_do", lambda self, what: None)
+    runtime = MagicMock()
+    runtime.steps.source, runtime.steps.floor = LOOP, NONE
+    captures = TimedCaptures(runtime)
+    captures._born -= 60 * 10**9
+    captures.look()
+    assert captures._request is None, "it has steps"
+    runtime.steps.source = NONE
+    captures.look()
+    assert captures._request is not None
 
 
 def test_a_capture_by_the_clock_may_end_at_a_boundary_in_another_thread() -> None:
