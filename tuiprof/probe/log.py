@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -30,6 +31,8 @@ SCHEMA_VERSION = 1
 FLUSH_S = 0.1
 _SLOW_NS = 1_000_000_000  # slowly changing values are written this often, ns
 _HOLD_NS = 2_000_000_000  # the first step is held this long, ns: see Assembly.completes_last
+#: Half of a character, as in a path that is not UTF-8, which is no JSON.
+_HALF = re.compile(r"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]..")
 _FORMS: dict[tuple[str, ...], str] = {}  # names of the phases of a step -> its line
 _MAX_FORMS = 1000
 #: Name and fields of the lines whose items hold just these.
@@ -230,6 +233,8 @@ class Log:
         if self._file is None or not text:
             return
         try:
+            if "\\ud" in text:
+                text = _HALF.sub(r"\\ufffd", text)
             self._file.append(text.encode("ascii"))  # json escapes everything else
         except ClosedByScript:
             self.close()  # silently: standard error may be a file of the script by now
