@@ -324,14 +324,17 @@ import tuiprof
 class OnDevice:
     device = type("Device", (), {"type": "cuda"})
     def __float__(self): raise SystemExit("it was read")
+class Raising:
+    @property
+    def device(self): raise KeyError
 for _ in range(3):
-    tuiprof.step(loss=float("nan"), acc=OnDevice(), name="x", ok=2, flag=True)
+    tuiprof.step(loss=float("nan"), acc=OnDevice(), name="x", ok=2, flag=True, large=10**400, other=Raising())
 """
     done = run(script)
     assert done.code == 0, done.err
     assert [step.v for step in done.of(records.Step)] == [{"ok": 2, "flag": 1}] * 3
     notes = [note.text for note in done.of(records.Note)]
-    assert len(notes) == 3
+    assert len(notes) == 5
     assert "would block the host" in "".join(notes)
 
 

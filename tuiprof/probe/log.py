@@ -23,7 +23,7 @@ from operator import itemgetter
 from typing import Any, Callable
 
 from .assembly import Step, phases_of
-from .isolation import ClosedByScript, OwnFile, ProbeThread
+from .isolation import ClosedByScript, OwnFile, ProbeThread, raised_by_signal_handler
 from .slowdown import Slowdown, SlowdownWatch
 from .steps import CAPTURE, COST, DEVICE, LINES, MEMORY, NOTE, OPTIMIZER, RECORD, SLOWER, USES, Steps
 
@@ -131,20 +131,23 @@ def plain_numbers(metrics: dict[str, Any]) -> tuple[dict[str, float] | None, lis
     good: dict[str, float] = {}
     bad: list[tuple[str, str]] = []
     for name, value in metrics.items():
-        if type(value) is not float and type(value) is not int:
-            device = getattr(value, "device", None)
-            if device is not None and getattr(device, "type", device) != "cpu":
-                bad.append((name, "it is on a device, and reading it would block the host"))
-                continue
+        number = value
+        if type(value) is not float:
             try:
-                value = float(value)
-            except (TypeError, ValueError, RuntimeError):
-                bad.append((name, f"a {type(value).__name__} is not a number"))
+                device = None if type(value) is int else getattr(value, "device", None)
+                if device is not None and getattr(device, "type", device) != "cpu":
+                    bad.append((name, "it is on a device, and reading it would block the host"))
+                    continue
+                number = float(value)
+            except Exception as error:  # values of any kind
+                if raised_by_signal_handler(error):
+                    raise
+                bad.append((name, f"a {type(value).__name__} is not a number, or too large for a float"))
                 continue
-        if math.isfinite(value):
-            good[name] = value
+        if math.isfinite(number):
+            good[name] = value if type(value) is int else number
         else:
-            bad.append((name, f"it is {value}"))
+            bad.append((name, f"it is {number}"))
     return good or None, bad
 
 
