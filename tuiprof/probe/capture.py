@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import get_ident
 from time import monotonic_ns
@@ -51,6 +52,21 @@ def profiles_calls() -> bool:
     That is ``sys.setprofile``, and ``cProfile`` up to Python 3.11.
     """
     return bool(sys.getprofile() or getattr(threading, "_profile_hook", None))
+
+
+@contextmanager
+def profile_function_kept() -> Iterator[None]:
+    """Keep the profile function that the script has set during a capture, as the profiler removes any when it stops."""
+    theirs: Any = sys.getprofile()
+    try:
+        yield
+    finally:
+        if sys.getprofile() is None:
+            if callable(theirs):
+                sys.setprofile(theirs)
+            elif hasattr(theirs, "enable"):  # of cProfile, which has to forget the calls whose ends it missed
+                theirs.disable()
+                theirs.enable()
 
 
 def jax_platforms() -> tuple[str, ...]:

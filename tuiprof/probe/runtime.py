@@ -220,6 +220,7 @@ class Runtime:
         while not self._watch_stop.wait(FLUSH_S) and not self.log.is_open and not self._ended:
             try:
                 self._poll()
+                self.steps.assembly.keep_newest(self.steps.marks)
             except Exception as error:
                 self.note("bad", f"the script cannot be sampled before its first step: {error!r}")
                 return

@@ -31,7 +31,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from ..capture import NO_CALLS, CaptureError, Capturer, GarbageRanges, profiles_calls
+from ..capture import (
+    NO_CALLS,
+    CaptureError,
+    Capturer,
+    GarbageRanges,
+    profile_function_kept,
+    profiles_calls,
+)
 from ..isolation import OwnFile, own_errors_dropped, pieces
 from ..requests import Request
 from ..runtime import Runtime
@@ -426,7 +433,8 @@ class TorchProfiler:
         try:
             self._profilers.own = True
             module.update(dict.fromkeys(warning, _dropped))
-            getattr(self._profiler, method)(*args)
+            with profile_function_kept():
+                getattr(self._profiler, method)(*args)
         finally:
             try:
                 module.update(warning)

@@ -17,7 +17,15 @@ import weakref
 from time import monotonic_ns
 from typing import Any, Callable
 
-from ..capture import NO_CALLS, CaptureError, Capturer, GarbageRanges, jax_on_gpu, profiles_calls
+from ..capture import (
+    NO_CALLS,
+    CaptureError,
+    Capturer,
+    GarbageRanges,
+    jax_on_gpu,
+    profile_function_kept,
+    profiles_calls,
+)
 from ..isolation import leave_out, own_errors_dropped, raised_by_signal_handler
 from ..requests import Request
 from ..runtime import Runtime
@@ -87,7 +95,8 @@ class XPlaneProfiler:
     def stop(self) -> None:
         """Stop and write."""
         self._running = False
-        self._profiler.stop_trace()
+        with profile_function_kept():
+            self._profiler.stop_trace()
 
     def finish(self) -> str:
         """Return the path of the trace relative to the session."""
