@@ -30,7 +30,7 @@ GIVEN = 10  # of steps.py, which is not loaded before the script has come to its
 _ENDED, _BEGINS, _COUNTED = "__tuiprof_step_ended__", "__tuiprof_step_begins__", "__tuiprof_counted__"
 _AS_SCRIPT, _GIVEN = "__tuiprof_as_script__", "__tuiprof_given__"
 CALLED: list[Any] = []  # what the script calls at steps
-#: Flags of code, as in :mod:`inspect`. Functions with one of the last (asynchronous generators) stay as they are.
+#: Flags of code, as in ``inspect``. Functions with one of the last (asynchronous generators) stay as they are.
 _GENERATOR, _COROUTINE, _UNCOUNTED = 0x20, 0x80, 0x100 | 0x200
 
 
