@@ -18,7 +18,7 @@ SCRIPT = """
 import time, torch
 from torch.utils.data import DataLoader, Dataset
 class Slow(Dataset):
-    def __len__(self): return 25
+    def __len__(self): return 12
     def __getitem__(self, index): time.sleep(0.06); return torch.ones(8)
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -46,7 +46,7 @@ for batch in DataLoader(Slow(), batch_size=1):
     loss = model(batch).sum()
     loss.backward()
     optimizer.step()
-    str(words[:60])
+    str(words[:5])
     words[:, :500].norm()
 """
 
@@ -121,7 +121,7 @@ def call(x):
         x = x @ x
     return x
 \"\"\")
-model = torch.nn.Parameter(torch.rand(1200, 1200))
+model = torch.nn.Parameter(torch.rand(800, 800))
 optimizer = torch.optim.SGD([model], lr=1e-9)
 for step in range(12):
     trainer.fit((model @ model).sum(), optimizer)
