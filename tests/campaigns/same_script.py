@@ -103,7 +103,8 @@ def run(options: Options) -> Outcome:
     every = [script for script in scripts() if script.fast or not options.short]
     options.rng("order").shuffle(every)
     chosen = every[: options.count(len(every), len(every))]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 2) as pool:
+    # A script waits for most of its time, so that the probe's thread runs.
+    with concurrent.futures.ThreadPoolExecutor(3 * (os.cpu_count() or 1)) as pool:
         results = list(pool.map(lambda script: _try(script, options), chosen))
     listed, runs = 0, 0
     for script, (why, failures, count) in zip(chosen, results, strict=True):
