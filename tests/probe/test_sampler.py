@@ -34,9 +34,9 @@ IN_PROCESS = """
 import time, torch
 from torch.utils.data import DataLoader, Dataset
 class Slow(Dataset):
-    def __len__(self): return 25
+    def __len__(self): return 30
     def __getitem__(self, index):
-        time.sleep(0.03)
+        time.sleep(0.01 + index % 5 / 100)  # in no rhythm with the samples
         return torch.ones(8)
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -46,7 +46,7 @@ for batch in DataLoader(Slow(), batch_size=1):
     loss = model(batch).sum()
     loss.backward()
     optimizer.step()
-    str(words[:5])
+    str(words[:8])
     words[:, :500].norm()
 """
 
@@ -121,9 +121,9 @@ def call(x):
         x = x @ x
     return x
 \"\"\")
-model = torch.nn.Parameter(torch.rand(800, 800))
+model = torch.nn.Parameter(torch.rand(1400, 1400))
 optimizer = torch.optim.SGD([model], lr=1e-9)
-for step in range(12):
+for step in range(4):
     trainer.fit((model @ model).sum(), optimizer)
     generated.call(model.detach())
 """
