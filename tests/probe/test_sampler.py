@@ -121,9 +121,9 @@ def call(x):
         x = x @ x
     return x
 \"\"\")
-model = torch.nn.Parameter(torch.rand(1400, 1400))
+model = torch.nn.Parameter(torch.rand(1800, 1800))
 optimizer = torch.optim.SGD([model], lr=1e-9)
-for step in range(4):
+for step in range(3):
     trainer.fit((model @ model).sum(), optimizer)
     generated.call(model.detach())
 """
