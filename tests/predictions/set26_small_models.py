@@ -500,7 +500,7 @@ def small_network(width: int, out: int) -> nn.Sequential:
 
 @case(
     "faces-queue",
-    "the queue of MoCo is made anew by torch.cat in every step, which copies its 65,536 keys for 32 new ones",
+    "the queue of MoCo is made anew by torch.cat in every step, which copies its 65 536 keys for 32 new ones",
     "the oldest keys overwritten in their place",
     "growing-cat",
     "host-operators",
