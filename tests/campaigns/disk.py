@@ -218,8 +218,6 @@ def _full_for_a_while(folder: Path) -> list[str]:
     with _mounted(folder.with_name(f"{folder.name}-disk"), "size=2m") as disk:
         with recorded(folder, PLAIN, root=disk / "sessions") as run:
             until(lambda: run.steps > 20, "20 steps")
-            # On a busy machine the script may be there before `record` looks at its logs.
-            until(lambda: run.followed, "logs that are open")
             filler = disk / "filler"
             with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
                 while True:
@@ -350,6 +348,8 @@ def _while_it_runs(spoil: Callable[[Recorded], None], folder: Path, *, at: str =
         session, _, script = run.session, run.supervisor, run.script
         if at != "start":
             until(lambda: run.steps > 20, "20 steps")
+            # On a busy machine the script may be there before `record` looks at its logs.
+            until(lambda: run.followed, "logs that are open")
         if at == "armed":
             request_capture(session, 3, at=1_000_000, id="far")
             until(lambda: "far" in run.fold().captures, "an armed capture")

@@ -75,22 +75,18 @@ async def until_shown(pilot: Pilot[int], *texts: str) -> str:
     """Wait until the screen shows all texts, and return it whole."""
     app = pilot.app
     assert isinstance(app, TuiprofApp)
-    seen = -1
+    seen, shown = -1, ""
 
-    def shown() -> bool:
-        nonlocal seen
+    def has_all() -> bool:
+        nonlocal seen, shown
         drawn = _drawn.get(app, 0)
         if drawn == seen:  # reading the screen takes longer than what is waited for in between
             return False
-        seen = drawn
-        return _has(screen_text(app), texts)
+        seen, shown = drawn, screen_text(app)
+        return all(text in shown for text in texts)
 
-    await until(pilot, shown)
-    return screen_text(app)
-
-
-def _has(shown: str, texts: tuple[str, ...]) -> bool:
-    return all(text in shown for text in texts)
+    await until(pilot, has_all)
+    return shown
 
 
 #: How many times each application has drawn.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_traces import small_trace
 from on_screen import screen_text, until, workers_done
 from synthetic import Synthetic
+from textual.filter import LineFilter
 from textual.screen import Screen
 from trace_app import screen_of
 
@@ -18,6 +21,7 @@ from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.ladder.screen import LadderForm
 from tuiprof.tui.live.forms import CaptureForm
 from tuiprof.tui.terminal import themes
+from tuiprof.tui.terminal.output import AsciiOnly, NoColour, StripControls
 
 UTF8 = {"LANG": "en_GB.UTF-8"}
 
@@ -120,6 +124,30 @@ async def test_ascii_alone(screen: str, session: Path, monkeypatch: pytest.Monke
             await workers_done(pilot)
             text = screen_text(app)
             assert text.isascii(), [c for c in text if not c.isascii()][:20]
+
+
+@pytest.mark.parametrize("theme", ["dark", "mono"])
+async def test_a_line_that_stays_is_filtered_once(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUIPROF_THEME", theme)
+    monkeypatch.setenv("TUIPROF_ASCII", "1")
+    filtered: list[LineFilter] = []
+    for kind in (StripControls, NoColour, AsciiOnly):
+        apply = kind.apply
+
+        def counted(this: LineFilter, *line: Any, apply: Callable[..., Any] = apply) -> Any:
+            filtered.append(this)
+            return apply(this, *line)
+
+        monkeypatch.setattr(kind, "apply", counted)
+    app = TuiprofApp(Start())
+    async with app.run_test() as pilot:
+        await app.push_screen(screen_of(small_trace()))
+        await workers_done(pilot)
+        screen_text(app)
+        assert len({type(one) for one in filtered}) == 2 + (theme == "mono")
+        filtered.clear()
+        screen_text(app)
+        assert not filtered
 
 
 def test_an_unknown_theme_is_said_and_a_short_name_will_do(monkeypatch: pytest.MonkeyPatch) -> None:

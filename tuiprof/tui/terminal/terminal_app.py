@@ -85,6 +85,11 @@ def notify_worker_error(widget: Widget, event: Worker.StateChanged) -> None:
         widget.notify(text, title="internal error", severity="error", timeout=15)
 
 
+#: A line keeps what a filter made of it, for that very filter: new ones would filter every line at every draw.
+_STRIP_CONTROLS: Final = StripControls()
+_NO_COLOUR: Final = NoColour()
+_ASCII_ONLY: Final = AsciiOnly()
+
 #: Keys that also work while a text field or a dialog has the focus.
 TERMINAL_KEYS: Final = (
     key("ctrl+l", "draw_anew", "redraw", "Redraw the screen", id="app.draw_anew", group="Everywhere", show=False,
@@ -115,8 +120,8 @@ class TerminalApp(App[int], inherit_bindings=False):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return filters for control characters, and for colours and characters that the terminal cannot show."""
         mono = self.theme == themes.MONO.name
-        filters = [StripControls(), *([NoColour()] if mono else super().get_line_filters())]
-        return [*filters, AsciiOnly()] if self.terminal.plain else filters
+        filters = [_STRIP_CONTROLS, *([_NO_COLOUR] if mono else super().get_line_filters())]
+        return [*filters, _ASCII_ONLY] if self.terminal.plain else filters
 
     def notify(self, message: str, *, title: str = "", markup: bool = False, **options: Any) -> None:
         """Show a notification; the message may be untrusted, and is not parsed as markup."""
