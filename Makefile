@@ -41,10 +41,10 @@ layers: $(READY)
 	lint-imports
 
 test: $(READY)
-	pytest -n 4 --dist worksteal
+	pytest -n 4
 
 smoke: $(READY)  ## every variant of every ladder that can run here, at its small size, held to its baseline's numbers
-	pytest -n 2 --dist worksteal -rs -m slow tests/scenarios/test_smoke.py tests/scenarios/test_several_processes.py
+	pytest -n 2 -rs -m slow tests/scenarios/test_smoke.py tests/scenarios/test_several_processes.py
 
 test-slow: $(READY)
 	pytest -m slow

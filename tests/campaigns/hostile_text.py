@@ -57,14 +57,8 @@ def run(options: Options) -> Outcome:
     """Put every text of the corpus, and mixtures of them, through every output."""
     outcome = Outcome()
     texts = _texts(options)
-    # Half of the time is spent waiting for screens, so there is one process more than processors.
-    several = ProcessPoolExecutor(
-        min(len(texts), (os.cpu_count() or 1) + 1), multiprocessing.get_context("spawn")
-    )
-    with _environment(_QUIET), Pages() as pages, several, ThreadPoolExecutor(1) as beside:
-        numbered = enumerate(texts.items())
-        for result in [several.submit(_put, n, key, text, options) for n, (key, text) in numbered]:
-            cases, failures, shown = result.result()
+    with _environment(_QUIET), Pages() as pages, ThreadPoolExecutor(1) as beside:
+        for cases, failures, shown in _put_all(texts, options):
             outcome.cases += cases
             outcome.failures += failures
             for page in shown:
@@ -81,9 +75,27 @@ def run(options: Options) -> Outcome:
     return outcome
 
 
-def _put(number: int, key: str, text: str, options: Options) -> tuple[int, list[str], list[Page]]:
-    """Put one text through every output; return the number of cases, what failed, and pages for the browser."""
-    gc.set_threshold(10_000, 5, 10)  # as for the dashboard: a third of the time would be collections
+#: Of one text: the number of cases, what failed, and pages for the browser.
+Put = tuple[int, list[str], list[Page]]
+
+
+def _put_all(texts: dict[str, str], options: Options) -> Iterator[Put]:
+    """Put each text through every output, several at once."""
+    numbered = [(number, key, text, options) for number, (key, text) in enumerate(texts.items())]
+    if len(numbered) == 1:  # not worth the start of a process
+        yield _put(*numbered[0])
+        return
+    # Half of the time is spent waiting for screens, so there is one process more than processors.
+    count = min(len(texts), (os.cpu_count() or 1) + 1)
+    # As for the dashboard: a third of the time would be collections.
+    collector = {"initializer": gc.set_threshold, "initargs": (10_000, 5, 10)}
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), **collector) as several:
+        for result in [several.submit(_put, *each) for each in numbered]:
+            yield result.result()
+
+
+def _put(number: int, key: str, text: str, options: Options) -> Put:
+    """Put one text through every output."""
     folder, pages = options.folder / f"text {number}", list[Page]()
     made = hostile.make(folder, text, raw=key == "lone surrogates")
     found = [*_commands(made, pages, key), *_completion(made)]

@@ -52,6 +52,45 @@ def test_jax_steps_and_capture(run: Callable[..., Run], marks: str) -> None:
     assert (b"train" if marks == "annotations" else b"step_num") in trace
 
 
+@pytest.mark.parametrize("request_", [{"steps": 10**6, "at": 3}, {"seconds": 60, "after_s": 0.0}])
+def test_the_scripts_own_jax_profiler_ends_a_capture(
+    run: Callable[..., Run], request_: dict[str, object]
+) -> None:
+    script = """
+import glob, os, jax, jax.numpy as jnp
+update = jax.jit(lambda w: w * 0.9)
+w = jnp.ones(8)
+log = os.environ["TUIPROF_SESSION"] + "/log/rank0.jsonl"
+n = 0
+def step():
+    global w, n
+    with jax.profiler.StepTraceAnnotation("train", step_num=n): w = update(w).block_until_ready()
+    n += 1
+def started(): return os.path.exists(log) and '"started"' in open(log).read()
+while n < 5 or not started(): step()
+with jax.profiler.trace("mine"): step()
+jax.profiler.start_trace("again"); step(); jax.profiler.stop_trace()
+print(*(len(glob.glob(f"{name}/**/*.xplane.pb", recursive=True)) for name in ("mine", "again")))
+"""
+    done = run(script, python=python_with_jax(), requests=[{"id": "a", **request_}], JAX_PLATFORMS="cpu")
+    assert (done.code, done.out) == (0, "1 1\n"), done.err
+    assert "started its own profiler" in done.captures("a")[-1].why
+
+
+@pytest.mark.parametrize("first", [0, 6], ids=["before", "meanwhile"])
+def test_a_jax_capture_leaves_the_scripts_profile_function_in_place(
+    run: Callable[..., Run], first: int
+) -> None:
+    script = f"""{JAX}
+    if i == {first}: sys.setprofile(lambda *_: None); theirs = sys.getprofile()
+    if i >= {first}: assert sys.getprofile() is theirs
+"""
+    done = run(script, "explicit", python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 5}])
+    assert done.code == 0, done.err
+    assert done.captures("a")[-1].state == "written"
+    assert any("no Python calls" in note.text for note in done.of(records.Note)) is (first == 0)
+
+
 LAZY = """
 import jax, jax.numpy as jnp
 step = jax.jit(lambda x: x @ x / 1000)

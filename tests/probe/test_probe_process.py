@@ -75,6 +75,14 @@ while time.monotonic() < end:
     assert last.system_ns - first.system_ns + last.user_ns - first.user_ns <= 1.5 * (last.at - first.at)
 
 
+def test_a_script_may_have_a_module_called_resource(run: Callable[..., Run], tmp_path: Path) -> None:
+    (tmp_path / "resource.py").write_text('print("mine")')
+    done = run(f"import sys{MARKS}assert 'resource' not in sys.modules\nimport resource")
+    assert (done.code, done.out) == (0, "mine\n"), done.err
+    assert len(done.of(records.Step)) == 5
+    assert done.of(records.Usage)
+
+
 @pytest.mark.parametrize(
     "inherited", [{}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}], ids=["alone", "in Slurm"]
 )
@@ -105,6 +113,40 @@ def test_another_python_without_tuiprof_gets_step_and_phase(run: Callable[..., R
         assert [step.n for step in done.of(records.Step)] == [0, 1, 2, 3, 4]
         assert [step.v["loss"] for step in done.of(records.Step)] == [0, 0.5, 1, 1.5, 2]
         assert all(0 < step.ph["load"] <= step.dur for step in done.of(records.Step))
+
+
+#: The innermost loop takes 50 ns an iteration, the one around it 0.1 s.
+SHORT_LOOPS = """
+import glob, os, time
+import equinox._jit  # one of the frameworks that the probe waits for
+log = os.environ["TUIPROF_SESSION"] + "/log/rank0.jsonl"
+def add(count):
+    total = 0
+    for number in range(count): total += number
+end = time.monotonic() + 30
+while time.monotonic() < end and not (os.path.exists(log) and ":9\\"" in open(log).read()):
+    add(2_000_000)
+"""
+
+
+def test_loops_whose_iterations_are_too_short_for_steps_are_left(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    monitored = [sys.executable] if sys.version_info >= (3, 12) else other_pythons()[::-1]
+    if (
+        not monitored
+        or subprocess.run([monitored[0], "-c", "import sys; sys.monitoring"], check=False).returncode
+    ):
+        pytest.skip("sys.monitoring is there from Python 3.12 on")
+    (tmp_path / "equinox").mkdir()
+    for name in ("__init__", "_jit"):
+        (tmp_path / "equinox" / f"{name}.py").touch()
+    done = run(SHORT_LOOPS, python=monitored[0])
+    assert done.code == 0, done.err
+    short, none, long = done.of(records.StepSource)
+    assert [one.where.rpartition(":")[2] for one in (short, none, long)] == ["7", "", "9"]
+    assert none.withdrawn < 10_000, "they take a second of the log's thread"
+    assert "too short for steps" in " ".join(note.text for note in done.of(records.Note))
 
 
 def test_what_is_installed_is_preferred(run: Callable[..., Run]) -> None:

@@ -682,6 +682,27 @@ train(loader)
     assert ends["after"].state == "written"
 
 
+@pytest.mark.parametrize("first", [0, 4], ids=["before", "meanwhile"])
+def test_a_capture_with_stacks_leaves_the_scripts_profiler_in_place(
+    run_forked: Callable[..., Run], first: int
+) -> None:
+    script = (
+        MODEL
+        + f"""
+import cProfile, sys
+profile = cProfile.Profile()
+for n in range(8):
+    if n == {first}: profile.enable()
+    train(DataLoader(data, batch_size=len(data)))
+profile.disable()
+print([entry.callcount for entry in profile.getstats() if getattr(entry.code, "co_name", "") == "train"])
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 3, "stack": True}])
+    assert (done.code, done.out) == (0, f"[{8 - first}]\n"), done.err
+    assert done.captures("a")[-1].state == "written"
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_a_refused_capture_leaves_the_profiler_to_what_the_script_emits_and_to_later_ones(
     run_forked: Callable[..., Run], own: bool
@@ -848,6 +869,26 @@ print(os.listdir(log))
     failed = asked.of(records.Capture, writer)[-1]
     assert failed.state == "failed"
     assert failed.why == "no steps were detected in the script"
+
+
+def test_a_server_without_steps_keeps_few_calls_in_memory(run_forked: Callable[..., Run]) -> None:
+    script = """
+import sys, threading, time, torch
+class Net(torch.nn.Module):
+    def forward(self, x): return x
+net = Net().eval()
+def serve():
+    for _ in range(50_000): net(None)
+server = threading.Thread(target=serve)
+server.start(); server.join()
+marks = sys.modules["_tuiprof_probe.runtime"].RUNTIME.steps.marks
+end = time.monotonic() + 1
+while len(marks) > 20_000 and time.monotonic() < end: time.sleep(0.01)
+print(len(marks))
+"""
+    done = run_forked(script)
+    assert done.code == 0, done.err
+    assert 10_000 < int(done.out) <= 20_000, "each takes 0.2 kB"
 
 
 def test_hooks_that_break_do_not_break_training(run_forked: Callable[..., Run]) -> None:

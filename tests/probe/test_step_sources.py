@@ -15,11 +15,12 @@ import pytest
 from installed import needs
 from probe_runs import Run
 
+from tuiprof.probe import loop_steps
 from tuiprof.probe.capture import Capturer
 from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
 from tuiprof.probe.requests import Request
 from tuiprof.probe.sampler import RECENT, Loop, goes_over_epochs, is_script, loops_of
-from tuiprof.probe.steps import BACKWARDS, BATCH, CAPTURE, EXPLICIT, NO_CALL, OPTIMIZER, Steps
+from tuiprof.probe.steps import BACKWARDS, BATCH, CAPTURE, EXPLICIT, LOOP, NO_CALL, NONE, OPTIMIZER, Steps
 from tuiprof.session import log as records
 
 needs("torch")
@@ -116,6 +117,25 @@ def test_steps_that_a_scaler_leaves_out_are_counted(run_forked: Callable[..., Ru
     assert [step.n for step in done.of(records.Step)] == list(range(12))
 
 
+def test_the_scripts_own_profiler_ends_a_capture_by_the_clock(run_forked: Callable[..., Run]) -> None:
+    script = """
+import glob, os, time, torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+log = os.environ["TUIPROF_SESSION"] + "/log/rank0.jsonl"
+def step():
+    model(torch.ones(2, 4)).sum().backward(); optimizer.step(); time.sleep(0.01)
+step()
+while '"started"' not in open(log).read(): step()
+with torch.profiler.profile() as theirs:
+    for n in range(3): step()
+print(sum(event.count for event in theirs.key_averages() if event.key == "aten::addmm"))
+"""
+    done = run_forked(script, requests=[{"id": "a", "seconds": 60, "after_s": 0.0}])
+    assert (done.code, done.out) == (0, "3\n"), done.err
+    assert "started its own profiler" in done.captures("a")[-1].why
+
+
 def test_a_capture_by_the_clock_needs_no_steps(run_forked: Callable[..., Run]) -> None:
     done = run_forked(ANY_LOOP, *TRACE, requests=[{"id": "a", "steps": 1, "seconds": 0.2, "after_s": 0.0}])
     assert done.code == 0, done.err
@@ -161,8 +181,9 @@ def test_a_capture_by_the_clock_that_is_not_made_has_a_reason(
 IMPORTING = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 part = compile("end = clock() + 700_000_000\\nwhile clock() < end: pass", "part.py", "exec")
-exec(part, {"__name__": "torch.part", "clock": time.monotonic_ns})
-imported = time.monotonic_ns()
+names = {"__name__": "torch.part", "clock": time.monotonic_ns}
+exec(part, names)
+imported = names["end"]
 """
 
 
@@ -233,6 +254,24 @@ def test_only_what_was_asked_of_this_process_is_captured_again(
     assert [
         item[1]["id"] for item in steps.out if item[0] == CAPTURE and item[1]["state"] == "armed"
     ] == again
+
+
+def test_a_capture_of_a_loop_that_is_no_longer_counted_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be no later step at which it could end."""
+    steps = Steps(lambda: None)
+    capture = Capturer("", steps)
+    steps.on_withdrawn = capture.withdrawn
+    profiler = MagicMock()
+    monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
+    capture.offer(Request("a", steps=9, at=4))
+    for t in range(6):
+        steps.end(LOOP, t)
+    assert profiler.start.called
+    assert not profiler.abort.called
+    steps.drop(6)
+    assert profiler.abort.called
+    ids = [item[1]["id"] for item in steps.out if item[0] == CAPTURE and item[1]["state"] == "armed"]
+    assert ids == ["a", "a-again"], "other steps may be found"
 
 
 def test_a_time_out_while_a_capture_is_given_up_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,6 +500,50 @@ def test_the_loop_that_is_named_is_the_last_one_found(monkeypatch: pytest.Monkey
     assert [item[1]["where"].rpartition(":")[2] for item in out] == ["1", "2"]
 
 
+@pytest.mark.parametrize(
+    ("times_us", "counted"),
+    [
+        ([20] * 5000, False),
+        ([1000] * 5000, True),
+        ([20] * 1000 + [1000] * 4000, True),
+        ([2000, 2] * 5000, True),
+    ],
+    ids=["short", "long", "behind a queue of launches", "long and short"],
+)
+def test_a_loop_whose_iterations_are_too_short_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch, times_us: list[int], counted: bool
+) -> None:
+    """To count an iteration takes as long as 1 µs, and as long again to write it."""
+    now = 0
+    notes: list[str] = []
+    steps = Steps(lambda: None)
+    runtime: Any = SimpleNamespace(
+        hook=lambda name: SimpleNamespace(on=True),
+        steps=steps,
+        sampler=SimpleNamespace(recent=[], wants_loops=False, stop_loops=lambda: None),
+        note=lambda level, text: notes.append(text),
+    )
+    monkeypatch.setattr(loop_steps, "monotonic_ns", lambda: now)
+    code = test_a_loop_whose_iterations_are_too_short_is_not_counted.__code__
+    loop = Loop(code, 10, 50, 1)
+    found = LoopSteps(runtime)
+    found._monitoring, found._tool = MagicMock(DISABLE="disabled"), 4
+    jumped = found._callback(loop, begun=False)
+    jumped(code, 50, 10)
+    for time_us in times_us:
+        now += 1000 * time_us
+        if jumped(code, 50, 10) is not None:
+            break
+    found._armed = loop
+    found.look()
+    assert (steps.source, steps.n) == ((LOOP, len(times_us)) if counted else (NONE, 0))
+    assert (found._armed is loop, bool(notes), runtime.sampler.wants_loops) == (
+        counted,
+        not counted,
+        not counted,
+    )
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="from Python 3.12 on the loop is counted")
 def test_below_python_3_12_the_loop_is_named(run_forked: Callable[..., Run]) -> None:
     done = run_forked(ANY_LOOP, "/log/*", '"likely"')
@@ -558,6 +641,14 @@ def test_packages_in_a_folder_of_their_own_are_not_the_script(
     monkeypatch.setattr(sys, "path", [str(installed), str(project), *sys.path])
     assert not is_script(frame_of(installed / "framework/optimizer.py"))
     assert is_script(frame_of(project / "train.py"))
+
+
+def test_a_file_may_be_relative_to_a_folder_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert is_script(frame_of(Path("train.py")))
 
 
 def frame_of(path: Path) -> FrameType:

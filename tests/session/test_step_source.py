@@ -55,6 +55,8 @@ def test_a_step_is_described_with_its_line() -> None:
     fold = fold_of(StepSource(1000, "iterations of a loop", "/home/a/train.py:88"), *steps(312, MS))
     assert described(fold.lead) == "iterations of the loop at train.py:88"
     assert counted(fold.lead) == "iterations of the loop at train.py:88, 312 counted"
+    fold = add(fold, StepSource(9000, "", withdrawn=312), writer="rank0", rank=0)
+    assert (described(fold.lead), len(fold.lead.steps)) == ("", 0), "they were no steps"
     assert described(fold_of(*steps(3, MS)).lead) == "", "a log of an older tuiprof does not tell"
 
 

@@ -49,6 +49,12 @@ async def press_all(pilot: Pilot[int], home: type, pressed: list[str]) -> None:
         assert is_home(), key
 
 
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process of a run that is made up answers that its stacks are wanted."""
+    monkeypatch.setattr("tuiprof.session.asking._STACKS_PATIENCE_S", 0.05)
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Synthetic:
     return recorded(tmp_path / "s", 20, ranks=2)

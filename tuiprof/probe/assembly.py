@@ -100,6 +100,12 @@ class Assembly:
         with self._lock:
             self._take(marks)
 
+    def keep_newest(self, marks: deque[Mark]) -> None:
+        """Drop all but the newest marks: there may never be a step."""
+        with self._lock:
+            for _ in range(len(marks) - _MAX_PARTS):
+                marks.popleft()
+
     def _take(self, marks: deque[Mark]) -> None:
         next_mark = marks.popleft
         for _ in range(len(marks)):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import get_ident
 from time import monotonic_ns
@@ -18,12 +20,16 @@ from .assembly import NO_STEPS
 from .isolation import ProbeThread, is_of_python, raised_by_signal_handler
 from .log import usage
 from .requests import Request
-from .steps import ANNOTATION, CAPTURE, RECORD, SYNC, Steps
+from .steps import ANNOTATION, CAPTURE, SYNC, Steps
 
 #: Range of a garbage collection in a trace.
 GARBAGE_RANGE = "Python GC"
 _SECOND = 1_000_000_000
 _MIN_STEPS_BEFORE = 5  # steps after the first one, before a capture that does not wait for its step
+
+
+#: Noted where Python calls are left out of a capture.
+NO_CALLS = "captures have no Python calls: to record them would end the script's own profile (cProfile, sys.setprofile)"
 
 
 class CaptureError(Exception):
@@ -38,6 +44,29 @@ class _Window:
         self.profiler = profiler
         self.running = False
         self.ns = 0
+
+
+def profiles_calls() -> bool:
+    """Whether the script itself profiles calls of Python, which a profiler that records them would end.
+
+    That is ``sys.setprofile``, and ``cProfile`` up to Python 3.11.
+    """
+    return bool(sys.getprofile() or getattr(threading, "_profile_hook", None))
+
+
+@contextmanager
+def profile_function_kept() -> Iterator[None]:
+    """Keep the profile function that the script has set during a capture, as the profiler removes any when it stops."""
+    theirs: Any = sys.getprofile()
+    try:
+        yield
+    finally:
+        if sys.getprofile() is None:
+            if callable(theirs):
+                sys.setprofile(theirs)
+            elif hasattr(theirs, "enable"):  # of cProfile, which has to forget the calls whose ends it missed
+                theirs.disable()
+                theirs.enable()
 
 
 def jax_platforms() -> tuple[str, ...]:
@@ -228,7 +257,7 @@ class Capturer:
             return
         if not self.disturbing:
             self.disturbing = True
-            self._steps.out.append((RECORD, usage()))  # the last without a profiler
+            self._steps.out.extend(usage())  # the last without a profiler
             profiler.prepare()
         if n >= window.first:
             if n > window.first:  # the step before it was found to have ended when this one had begun

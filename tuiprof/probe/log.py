@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.machinery import BuiltinImporter, PathFinder
+from importlib.util import module_from_spec
 from itertools import groupby
 from json import dumps
 from operator import itemgetter
@@ -93,11 +94,30 @@ def line(item: tuple[Any, ...]) -> str:
     return dumps(fields) + "\n"
 
 
-def usage() -> dict[str, Any]:
-    """Return a record of what this process has used so far: CPU time, and page faults that read nothing."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
+def _standard_resource() -> Any:
+    """Return the standard library's ``resource`` without importing it: the script may have a module of this name."""
+    folder = os.path.join(os.path.dirname(os.__file__), "lib-dynload")
+    spec = BuiltinImporter.find_spec("resource") or PathFinder.find_spec("resource", [folder])
+    if spec is None or spec.loader is None:
+        return None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_RESOURCE = _standard_resource()
+
+
+def usage() -> list[tuple[Any, ...]]:
+    """Return a record of what this process has used so far: CPU time, and page faults that read nothing.
+
+    Empty where the system does not tell.
+    """
+    if _RESOURCE is None:
+        return []
+    used = _RESOURCE.getrusage(_RESOURCE.RUSAGE_SELF)
     cpu = {"user_ns": int(used.ru_utime * 1e9), "system_ns": int(used.ru_stime * 1e9)}
-    return {"t": "usage", "at": time.monotonic_ns(), "faults": used.ru_minflt, **cpu}
+    return [(RECORD, {"t": "usage", "at": time.monotonic_ns(), "faults": used.ru_minflt, **cpu})]
 
 
 def plain_numbers(metrics: dict[str, Any]) -> tuple[dict[str, float] | None, list[tuple[str, str]]]:
@@ -350,7 +370,7 @@ class Log:
         items: list[tuple[Any, ...]] = [
             (LINES, now, *self.sampled()),
             (COST, now, assembly.cost_steps, cost_ns, self._flush_ns),
-            (RECORD, usage()),
+            *usage(),
         ]
         if (slower := self._slower()) is not None:
             items.append((SLOWER, now, slower))

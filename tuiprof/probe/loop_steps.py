@@ -37,6 +37,11 @@ _PATIENCE_WITH_OPTIMIZER_NS, _PATIENCE_NS = 60_000_000_000, 2_000_000_000
 _SURE = 10
 #: A loop with at most this many iterations in each of this many runs iterates over parts of a step.
 _MAX_PARTS, _RUNS = 16, 2
+#: Mean time of an iteration below which counting it would slow the script down, ns. It is taken over this time, ns, or
+#: this many iterations: a host that runs ahead of a device goes around faster at first, for as long as its launches
+#: are queued.
+_MIN_NS, _MEAN_OF_NS, _MEAN_OF = 100_000, 100_000_000, 4096
+_CHECKED = 256  # iterations from one look at the clock to the next
 _TOOLS = (4, 3)  # ids that no well-known tool uses
 
 
@@ -50,6 +55,7 @@ class LoopSteps:
         self._armed: Loop | None = None
         self._named: Loop | None = None
         self._watched: set[CodeType] = set()
+        self._too_short: list[Loop] = []  # whose iterations are no longer counted
         self._sure = False
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = -1
@@ -58,6 +64,10 @@ class LoopSteps:
     def look(self) -> None:
         """Check for a loop to count, or a better one (in the log's thread)."""
         steps, sampler = self._runtime.steps, self._runtime.sampler
+        if self._armed is not None and self._is_too_short(self._armed):
+            self.release()
+            self._done = self._sure = False
+            sampler.wants_loops = True
         if self._done or not self._hook.on:
             return
         sure = self._sure or (steps.n >= _SURE and not steps.loop_on_trial)
@@ -72,6 +82,8 @@ class LoopSteps:
             return
         # During the first few iterations it may be another loop, for example of the setup.
         loops = likely(list(sampler.recent))
+        while loops and self._is_too_short(loops[-1]):
+            loops.pop()
         if not loops and steps.source == NONE and (waiting := likely(list(sampler.recent_with_queues))):
             self._hook.call(self._name, waiting[-1])
         if not loops or steps.n >= _SURE or (self._armed is not None and same_loop(loops[-1], self._armed)):
@@ -103,6 +115,9 @@ class LoopSteps:
                 "batches run in one call, like lax.scan, or in a loop that takes little of the epoch's time",
             )
         self._watch(loops, begun=False)
+
+    def _is_too_short(self, loop: Loop) -> bool:
+        return any(same_loop(loop, short) for short in self._too_short)
 
     def _name(self, loop: Loop) -> None:
         """Report a loop whose iterations are not counted."""
@@ -170,24 +185,35 @@ class LoopSteps:
         """Return the callback that counts a loop at each jump; ``begun``: an iteration to count has already begun."""
         steps, hook, clock, head = self._runtime.steps, self._hook, monotonic_ns, loop.head
         note, end, source, disable = steps.marks.append, END, LOOP, self._monitoring.DISABLE
+        since, since_ns, check = 0, clock(), _CHECKED
 
         def jumped(_code: CodeType, _at: int, to: int) -> Any:
+            nonlocal begun, since, since_ns, check
             if to != head:
                 return disable
             n = steps.n
-            if n < steps.due and steps.source == source and steps.put_off is None:  # nearly always
+            # Nearly always.
+            if n < check and n < steps.due and steps.source == source and steps.put_off is None:
                 note((end, n, clock(), None, False, clock()))
                 steps.n = n + 1
                 return None
             if steps.source > LOOP or not hook.on:
                 return disable
-            nonlocal begun
             try:
                 t = clock()
+                if n >= check:
+                    check = n + _CHECKED
+                    count, ns = n - since, t - since_ns
+                    if count >= _MEAN_OF or ns >= _MEAN_OF_NS:
+                        if begun and ns < count * _MIN_NS:
+                            self._give_up(loop, ns / count, t)
+                            return disable
+                        since, since_ns = n, t
                 if begun:
                     steps.end(LOOP, t)
                 else:  # the iteration that ends here began before it was monitored: its time is unknown
                     begun = True
+                    since, since_ns, check = 0, t, _CHECKED
                     steps.loop_missed_ns = t - loop.seen_ns
                     steps.withdraw(LOOP, t)
                     steps.marks.append((BEGIN, t))
@@ -196,6 +222,17 @@ class LoopSteps:
             return None
 
         return jumped
+
+    def _give_up(self, loop: Loop, ns: float, t: int) -> None:
+        """Count no more iterations of this loop, which take this time (on the thread that steps)."""
+        self._too_short.append(loop)
+        where = os.path.basename(_where(loop))
+        self._runtime.note(
+            "info",
+            f"the iterations of the loop at {where} take {ns / 1e3:.2g} µs, which is too short for steps: they are "
+            "not counted",
+        )
+        self._runtime.steps.drop(t)
 
     def stop(self) -> None:
         """Stop searching for a loop: the user has defined a step."""

@@ -220,9 +220,16 @@ class Runtime:
         while not self._watch_stop.wait(FLUSH_S) and not self.log.is_open and not self._ended:
             try:
                 self._poll()
+                self.steps.assembly.keep_newest(self.steps.marks)
             except Exception as error:
                 self.note("bad", f"the script cannot be sampled before its first step: {error!r}")
                 return
+
+    def give_way(self) -> None:
+        """End the capture that runs, as the script starts a profiler of its own, and only one can run."""
+        why = "the script started its own profiler during the capture"
+        self.capture.interrupt(why)
+        self.timed.interrupt(why)
 
     def record(self) -> None:
         """Open the log, even without a completed step."""

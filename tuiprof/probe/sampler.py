@@ -105,7 +105,10 @@ def _is_script(filename: str) -> bool:
         return False
     if filename == getattr(sys.modules.get("__main__"), "__file__", None):
         return True  # also one that runs as ``python -m package.train``
-    path = os.path.abspath(filename)
+    try:
+        path = os.path.abspath(filename)
+    except OSError:  # relative to a folder that is gone
+        path = filename
     parts = path.split(os.sep)
     if "site-packages" in parts or "dist-packages" in parts:
         return False

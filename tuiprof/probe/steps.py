@@ -368,6 +368,16 @@ class Steps:
             self._withdraw()
             self._say_source(t, withdrawn)
 
+    def drop(self, t: int) -> None:
+        """Count nothing until another source is found: what was counted were no steps (on the thread that steps)."""
+        withdrawn = self.n
+        self._withdraw()
+        self.source = NONE
+        self._set_due(0)
+        self.marks.append((SOURCE, t, "", "", withdrawn, 0, 0))
+        if self.capture is not None:
+            self.capture.boundary(0)
+
     def change(self, source: int, t: int) -> None:
         """Count only this source, from 0 (on the thread that makes the steps, or while there is none)."""
         before, withdrawn = self.source, self.n

@@ -158,6 +158,14 @@ class TimedCaptures:
         self._writing = ProbeThread(lambda: self._write(request, profiler))
         self._writing.start_or_run()
 
+    def interrupt(self, why: str) -> None:
+        """Give up the capture that runs, as the script needs the profiler."""
+        request, profiler, capture = self._request, self._profiler, self._runtime.capture
+        if request is not None and profiler is not None:
+            self._request = self._profiler = capture.timed = None
+            capture.disturbing = False
+            self._failed(request, profiler, CaptureError(why))
+
     def _failed(self, request: Request, profiler: Any, error: BaseException) -> None:
         """Give up a capture because of an exception, which continues if it is the script's own."""
         try:

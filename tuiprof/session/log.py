@@ -70,7 +70,7 @@ class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
     """The source of steps, from here on."""
 
     at: Whole
-    what: str  # in words, e.g. ``"optimizer steps"``
+    what: str  # in words, e.g. ``"optimizer steps"``; empty = what was counted were no steps, and nothing else is known
     where: str = ""  # the line of the script, ``file:line``; empty = unknown
     withdrawn: Whole = 0  # number of earlier steps of this writer that were not steps; it counts from 0 again
     #: Number of steps before the first one that were not counted, because they were not yet detected

@@ -220,7 +220,7 @@ def _drops(part: Any) -> bool:
     """Whether a module has a dropout above 0, as a layer or as a number for a function."""
     named = "drop" in type(part).__name__.lower()
     return any(
-        isinstance(value, (int, float)) and value > 0
+        issubclass(type(value), (int, float)) and value > 0
         for name, value in vars(part).items()
         if "drop" in name.lower() or (named and name == "p")
     )
@@ -235,4 +235,5 @@ def _keeps_state(part: Any, tensor: Any, held: set[int]) -> bool:
             kept += itertools.islice(value.values() if kind is dict else value, _MAX_VALUES)
         elif kind not in _PLAIN:
             kept.append(value)
-    return any(isinstance(value, tensor) and id(value) not in held for value in kept)
+    # Not isinstance(), which runs code of proxies.
+    return any(issubclass(type(value), tensor) and id(value) not in held for value in kept)

@@ -31,7 +31,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from ..capture import CaptureError, Capturer, GarbageRanges
+from ..capture import (
+    NO_CALLS,
+    CaptureError,
+    Capturer,
+    GarbageRanges,
+    profile_function_kept,
+    profiles_calls,
+)
 from ..isolation import OwnFile, own_errors_dropped, pieces
 from ..requests import Request
 from ..runtime import Runtime
@@ -213,7 +220,7 @@ def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
             try:
                 state.others.add(profiler)
                 state.used_by_script = True
-                runtime.capture.interrupt("the script started its own profiler during the capture")
+                runtime.give_way()
             except Exception:
                 hook.failed()
             with state.coming_back():
@@ -283,15 +290,18 @@ class TorchProfiler:
         if self._on_device:
             activities.append(profiler.ProfilerActivity.CUDA)
         options: dict[str, Any] = {}
-        if request.stack:
+        stack = request.stack and not profiles_calls()
+        if stack:
             # Without it Kineto leaves the Python frames out of the operators' stacks.
             options["experimental_config"] = torch._C._profiler._ExperimentalConfig(verbose=True)
+        elif request.stack:
+            capturer.note("warn", NO_CALLS)
         self._profiler = profiler._KinetoProfile(
             activities=activities,
             # On a CPU the time of operators depends on them, and they cost little beside what runs there.
             record_shapes=request.shapes or not self._on_device,
             profile_memory=request.memory,
-            with_stack=request.stack,
+            with_stack=stack,
             **options,
         )
         self._syncs = SyncWatch(torch, request.memory) if torch.cuda.is_initialized() else None
@@ -424,7 +434,8 @@ class TorchProfiler:
         try:
             self._profilers.own = True
             module.update(dict.fromkeys(warning, _dropped))
-            getattr(self._profiler, method)(*args)
+            with profile_function_kept():
+                getattr(self._profiler, method)(*args)
         finally:
             try:
                 module.update(warning)

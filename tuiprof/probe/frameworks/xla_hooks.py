@@ -17,7 +17,15 @@ import weakref
 from time import monotonic_ns
 from typing import Any, Callable
 
-from ..capture import CaptureError, Capturer, GarbageRanges, jax_on_gpu
+from ..capture import (
+    NO_CALLS,
+    CaptureError,
+    Capturer,
+    GarbageRanges,
+    jax_on_gpu,
+    profile_function_kept,
+    profiles_calls,
+)
 from ..isolation import leave_out, own_errors_dropped, raised_by_signal_handler
 from ..requests import Request
 from ..runtime import Runtime
@@ -70,8 +78,13 @@ class XPlaneProfiler:
     def start(self) -> None:
         """Begin to record."""
         self._before = set(newest_profile(self._folder))
-        self._profiler.start_trace(self._folder)
+        start = self._profiler.start_trace
+        getattr(start, "_tuiprof_wraps", start)(self._folder, **self._options())
         self._running = True
+
+    def _options(self) -> dict[str, Any]:
+        """Return further arguments of ``start_trace``."""
+        return {}
 
     def step_begins(self, n: int) -> None:
         """Mark nothing."""
@@ -82,7 +95,8 @@ class XPlaneProfiler:
     def stop(self) -> None:
         """Stop and write."""
         self._running = False
-        self._profiler.stop_trace()
+        with profile_function_kept():
+            self._profiler.stop_trace()
 
     def finish(self) -> str:
         """Return the path of the trace relative to the session."""
@@ -168,16 +182,39 @@ def install_jax(runtime: Runtime, module: Any) -> None:
     annotation.__enter__ = __enter__
     annotation.__exit__ = __exit__
     annotation._tuiprof = True
+    _watch_profiler(runtime, module)
     runtime.capture.jax = JaxProfiler
 
 
+def _watch_profiler(runtime: Runtime, module: Any) -> None:
+    """Let the script's own profiler have priority: JAX refuses to start one while ours runs."""
+    hook = runtime.hook("jax.profiler.start_trace")
+    original = module.start_trace
+
+    @functools.wraps(original)
+    def start_trace(*args: Any, **kwargs: Any) -> Any:
+        hook.call(runtime.give_way)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
+
+    start_trace._tuiprof_wraps = original  # type: ignore[attr-defined]
+    owner: Any
+    for owner in (module, sys.modules.get("jax._src.profiler")):  # jax.profiler.trace calls the second one
+        if getattr(owner, "start_trace", None) is original:
+            owner.start_trace = start_trace
+
+
 class JaxProfiler(XPlaneProfiler):
-    """One window under ``jax.profiler``, which always records Python calls."""
+    """One window under ``jax.profiler``, which records Python calls unless the script does so itself."""
 
     def __init__(self, request: Request, capturer: Capturer) -> None:
         super().__init__(sys.modules["jax.profiler"], "jax.profiler", capturer)
         self._steps = capturer._steps
         self._range: Any = None
+        self._capturer = capturer
         self._syncs = JaxSyncWatch()
         self._garbage = GarbageRanges(self._profiler.TraceAnnotation)
         # A capture by the clock records whatever runs, possibly the whole training, so it does not wait. Except on a
@@ -196,6 +233,18 @@ class JaxProfiler(XPlaneProfiler):
         super().start()
         self._garbage.start()
         self._syncs.start()
+
+    def _options(self) -> dict[str, Any]:
+        if not profiles_calls():
+            return {}
+        self._capturer.note("warn", NO_CALLS)
+        if not hasattr(self._profiler, "ProfileOptions"):
+            raise CaptureError(
+                "this version of JAX cannot leave out Python calls, which the script profiles itself"
+            )
+        options = self._profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        return {"profiler_options": options}
 
     def stop(self) -> None:
         """Stop and write, once the steps' work is done: JAX returns from a step before it, and XLA records no more."""

@@ -341,7 +341,7 @@ class Fold:
                 state.likely_step = record.where
             elif isinstance(record, log.StepSource):
                 put()
-                state.step_source = record
+                state.step_source = record if record.what else None
                 if record.withdrawn:
                     self._withdraw(state)
             else:
