@@ -16,7 +16,7 @@ from host_ahead import Steps
 
 from tuiprof.advice import advise
 from tuiprof.advice.finding import Evidence
-from tuiprof.advice.redundant import unused_graph
+from tuiprof.advice.gradients import unused_graph
 from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
