@@ -62,6 +62,11 @@ def test_what_makes_a_weight_is_needed_once(calls: tuple[Call, ...], operator: s
     assert row["wins_ns"] == pytest.approx(100_000 * len(calls), rel=0.05)
 
 
+def test_what_lies_before_the_input_belongs_to_something_else() -> None:
+    row = found(served(MASK, ("aten::relu", [X]), MASK), "computed-weights")
+    assert row["wins_ns"] == pytest.approx(100_000, rel=0.05)
+
+
 @pytest.mark.parametrize(
     "call",
     [("aten::mul", [X, X]), ("aten::mul", [X, W[1:]]), ("aten::relu", [W]), ("aten::mul", [])],

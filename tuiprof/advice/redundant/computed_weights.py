@@ -81,7 +81,7 @@ def _makers(calls: Calls, given: dict[int, list[object]], at: int, ends: Mask) -
     """Return the calls that make the weight of the product ``at``."""
     dims = given.get(int(calls.rows[at]), [])
     sizes = [_size(shape) for shape in dims[:2]]
-    if len(sizes) < 2 or not all(sizes) or sizes[0] == sizes[1]:
+    if len(sizes) < 2 or not all(sizes):
         return []
     size, before, first = sizes[1], at - 1, at
     if _result(given.get(int(calls.rows[before]), [])) != dims[1]:
