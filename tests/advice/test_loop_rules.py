@@ -178,3 +178,34 @@ def test_what_waits_in_a_loop_stays() -> None:
             made.op(("aten::add", "aten::mul")[index % 2], start, start + (4_015 if index == 50 else 15))
     row = found(made.trace(), "operator-loop")
     assert row["wins_ns"] == pytest.approx(1_000 * 0.98 * 100 * 20, rel=0.03)
+
+
+def collected(*rows: int, steps: int = 4, sort: str = "aten::argsort") -> Trace:
+    """Return steps with a product, and a metric over so many rows; the last size is of all later steps."""
+    made = Steps()
+    for step in range(steps):
+        length = rows[min(step, len(rows) - 1)]
+        made.op("aten::linear", ((GEMM, 500),), dims=[[512, 24], [384, 24]])
+        for name in (sort, "aten::index", "aten::cumsum", "aten::eq"):
+            made.op(name, ((CAT, 100),), dims=[[length], []])
+        made.end()
+    return made.trace()
+
+
+def test_a_metric_over_all_steps_so_far_is_computed_in_each() -> None:
+    row = found(collected(5120, 5632, 6144, 6656), "growing-history")
+    assert "5 120 rows, 512 more in each step" in row["what"]
+    assert row["wins_ns"] == pytest.approx(0.95 * 400_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [(5120,), (5120, 5632, 6144), (5120, 4608, 4096, 3584), (512, 1024, 1536, 2048), (90, 91, 92, 93)],
+    ids=["a fixed number", "up to a limit", "fewer each time", "since the capture", "word by word"],
+)
+def test_sizes_that_do_not_grow_with_the_run_are_no_history(rows: tuple[int, ...]) -> None:
+    assert finding(collected(*rows), "growing-history") is None
+
+
+def test_two_steps_show_no_history() -> None:
+    assert finding(collected(5120, 5632, steps=2), "growing-history") is None
