@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from analyses.made import Made
-from host_ahead import Steps
+from host_ahead import Shapes, Steps
 from test_operator_rules import finding, found
 
 from tuiprof.model import Trace
@@ -178,6 +178,40 @@ def test_what_waits_in_a_loop_stays() -> None:
             made.op(("aten::add", "aten::mul")[index % 2], start, start + (4_015 if index == 50 else 15))
     row = found(made.trace(), "operator-loop")
     assert row["wins_ns"] == pytest.approx(1_000 * 0.98 * 100 * 20, rel=0.03)
+
+
+def averaged(*shapes: list[int], body: tuple[str, ...] = ("mul", "mul", "add")) -> Trace:
+    """Return steps on a CPU that do the same arithmetic on tensors of these shapes in turn, the first ones large."""
+    made, dims = Made(), []
+    for step in range(3):
+        at = step * 40_000.0
+        made.step(step, at, at + 40_000).op("aten::mm", at + 5, at + 9_000)
+        dims.append([[64, 64]])
+        at += 10_000
+        for number in range(40):
+            for name in body:
+                us = 600 if number % 20 == 0 else 15
+                made.op(f"aten::{name}", at, at + us)
+                dims.append([shapes[number % len(shapes)], []])
+                at += us + 5
+    trace = made.trace()
+    trace._raw = Shapes(dict(zip(trace.ints("ordinal", trace.operators()).tolist(), dims, strict=True)))
+    return trace
+
+
+def test_a_loop_over_parameters_is_one_call_on_all_of_them() -> None:
+    row = found(averaged([320, 1280], [1280], [320]), "operator-loop")
+    assert "40 times in a row: mul → mul → add" in row["what"]
+    assert "torch._foreach_" in row["instead"]
+    took_ns = 1_000 * 3 * (38 * 20 + 2 * 605)
+    assert row["wins_ns"] == pytest.approx(0.6 * took_ns, rel=0.03), "the large ones do not wait"
+
+
+@pytest.mark.parametrize(
+    "averages", [averaged([320, 64]), averaged([8], [9]), averaged([8, 4], [8], body=("cat",))]
+)
+def test_a_loop_over_samples_is_one_call_on_a_batch(averages: Trace) -> None:
+    assert "pad and mask" in found(averages, "operator-loop")["instead"]
 
 
 def collected(*rows: int, steps: int = 4, sort: str = "aten::argsort") -> Trace:
