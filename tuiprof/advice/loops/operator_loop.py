@@ -105,9 +105,7 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     times = np.array(place["times"], dtype=np.float64)
     keeps = [1 / times, np.minimum(_LEAST / times, 1.0), 1 / times]  # one iteration stays
     waits = np.array(place["waits"])  # stay as they are
-    because = (
-        f"operators of less than {SHORT_NS // 1000} µs repeat in the same order: the calls cost more than the work"
-    )
+    because = f"operators of less than {SHORT_NS // 1000} µs repeat in the same order, and calls cost more than work"
     if cell := next((name for name in place["body"] if name in _CELLS), ""):
         layer, shares = _CELLS[cell]
         instead = f"{layer} on the whole sequence, if its inputs do not depend on its outputs"
