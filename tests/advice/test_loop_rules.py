@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import pytest
 from analyses.made import Made
@@ -90,12 +90,13 @@ def test_a_loop_on_a_device_that_appends_to_a_tensor() -> None:
     assert row["wins_ns"] == pytest.approx(1000 * (sum(range(10, 250, 10)) - 240), rel=0.02)
 
 
-def recurrent(cell: str = "", *, layer: bool = False) -> Trace:
+def recurrent(cell: str = "", *, layer: bool = False, slow: Container[int] = ()) -> Trace:
     """Two steps on a CPU with a loop over a cell, or a layer whose backward pass is a loop of its own.
 
     Args:
         cell: Operator of the cell; empty = the loop calls ordinary operators.
         layer: One operator of the forward pass makes all nodes of the loop.
+        slow: Steps in whose forward pass operators take twice as long.
     """
     made = Made()
     for number in range(2):
@@ -112,14 +113,22 @@ def recurrent(cell: str = "", *, layer: bool = False) -> Trace:
                     sequence=index + 2,
                 )
         for index in range(0 if layer else 100):
-            begin = at + 10 + index * 30
+            us = 55 if number in slow else 25
+            begin = at + 10 + index * (us + 5)
             name = ("aten::mul", cell or "aten::add")[index % 2]
-            made.op(name, begin, begin + 25, sequence=index + 2)
+            made.op(name, begin, begin + us, sequence=200 * number + index + 2)
         for index in range(100):
             begin = at + 6_000 + (99 - index) * 60
             name = ("MulBackward0", "SigmoidBackward0")[index % 2]
-            made.op(f"{AUTOGRAD}: {name}", begin, begin + 40, sequence=index + 2)
+            made.op(f"{AUTOGRAD}: {name}", begin, begin + 40, sequence=200 * number + index + 2)
     return made.trace()
+
+
+def test_a_loop_and_its_backward_pass_are_one_although_a_step_was_slow() -> None:
+    row = found(recurrent("aten::gru_cell", slow=[1]), "operator-loop")
+    assert "(and again in the backward pass): mul → gru_cell" in row["what"]
+    alone = found(recurrent("aten::gru_cell", slow=[0, 1]), "operator-loop")
+    assert alone["instead"] == row["instead"], "that of a cell"
 
 
 @pytest.mark.parametrize(

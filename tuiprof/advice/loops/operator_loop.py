@@ -96,7 +96,9 @@ def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
     """Return whether one loop is the backward pass of the other."""
     made_by = [call for call in backward["calls"] if call >= 0]
     if made_by:
-        return bool(np.isin(made_by, forward["calls"]).mean() > 0.5)
+        # In some steps an interruption may hide one of them.
+        shares = np.isin(made_by, forward["calls"]).mean(), np.isin(forward["calls"], made_by).mean()
+        return bool(max(shares) > 0.5)
     return set(forward["times"]) == set(backward["times"])
 
 
@@ -106,7 +108,11 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     keeps = [1 / times, np.minimum(_LEAST / times, 1.0), 1 / times]  # one iteration stays
     waits = np.array(place["waits"])  # stay as they are
     because = f"operators of less than {SHORT_NS // 1000} µs repeat in the same order, and calls cost more than work"
-    if cell := next((name for name in place["body"] if name in _CELLS), ""):
+    names = set(place["body"])
+    if place["backward"]:
+        made_by = [call for call in place["calls"] if call >= 0]
+        names |= set(map(operator_label, evidence.calls.names_of(np.array(made_by, dtype=np.int64))))
+    if cell := next((name for name in _CELLS if name in names), ""):
         layer, shares = _CELLS[cell]
         instead = f"{layer} on the whole sequence, if its inputs do not depend on its outputs"
         keeps = [np.full(len(times), share) for share in shares]
