@@ -280,11 +280,25 @@ class Evidence:
 
     def without_waiting(self, row: WaitLocation) -> Edit:
         """Return the edit in which the calls of a location do not wait and take no host time."""
-        return _wait_table.without(self.trace, self._waits_of(row))
+        return self._beside_xla(_wait_table.without(self.trace, self._waits_of(row)), row)
 
     def without_reading(self, row: WaitLocation) -> Edit:
         """Return the edit in which the operators that wait at a location are not called."""
-        return self.without_operators(self.operators_of(row))
+        return self._beside_xla(self.without_operators(self.operators_of(row)), row)
+
+    def _beside_xla(self, edit: Edit, row: WaitLocation) -> Edit:
+        """Return the edit of a wait for what XLA computes on a CPU, behind which only other host time can be hidden."""
+        if self.trace.device_indices or not self.is_jax:
+            return edit
+        trace, waits = self.trace, self._waits_of(row)
+        of_step = trace.steps.step_of[waits["event"].to_numpy()]
+        lengths = trace.ends[waits["event"].to_numpy()] - trace.starts[waits["begun_by"].to_numpy()]
+        waited_ns = np.bincount(of_step[of_step >= 0], lengths[of_step >= 0], minlength=len(trace.steps))
+        hidden = (trace.steps.lengths - waited_ns) / np.maximum(waited_ns, 1)
+        kept = 1 - float(np.clip(np.median(hidden[waited_ns > 0]), 0, 1)) if waited_ns.any() else 0.0
+        return replace(
+            edit, waits=edit.waits[:0], host=replace(edit.host, keep=np.maximum(edit.host.keep, kept))
+        )
 
     def operators_of(self, row: WaitLocation) -> Ints:
         """Return the operators that wait at a location: the outermost ``aten::`` one around each call, or the call."""
