@@ -125,15 +125,31 @@ def test_an_exception_leaves_where_it_came_from(run: Callable[..., Run]) -> None
     assert [line for _, line, _ in found.threads[0].frames] == [9, 10]
 
 
+#: Gradients are sharded tensors then, of which only what this rank holds is looked at.
+SHARDED = """
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+fully_shard(model)
+"""
+
+
+@pytest.mark.parametrize("sharded", [False, True])
 def test_loss_and_gradients_that_are_none_are_told_with_their_step(
-    tmp_path: Path, forked: ForkedPython
+    tmp_path: Path, forked: ForkedPython, sharded: bool
 ) -> None:
-    plain = run_script(tmp_path, NAN, forked=forked)
+    if sharded and not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
+        pytest.skip("PyTorch 2.6 or newer is needed")
+    script = NAN.replace("optimizer =", f"{SHARDED}optimizer =") if sharded else NAN
+    plain = run_script(tmp_path, script, forked=forked)
     assert not plain.of(records.NotFinite), "nobody asked for them"
     session = new_session(tmp_path / "watched")
     (session / "control" / "black-box.json").write_text('{"nan": true}')
-    _, out, _ = forked.run(tmp_path / "script.py", env=environment(session), cwd=tmp_path)
-    assert out == plain.out
+    assert forked.run(tmp_path / "script.py", env=environment(session), cwd=tmp_path) == (
+        plain.code,
+        plain.out,
+        plain.err,
+    )
     found = [it for it in read(session)[0]["rank0"] if isinstance(it, records.NotFinite)]
     assert [(it.what, it.n, it.value) for it in found] == [
         ("loss", 12, "nan"),

@@ -211,3 +211,33 @@ for update in range(5):
     assert done.code == 0, done.err
     assert [step.n for step in done.of(records.Step)] == list(range(5))
     assert [source.withdrawn for source in done.of(records.StepSource)] == [0]
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+@pytest.mark.parametrize("name", ["respond", "batches", "events"])
+def test_a_coroutine_or_generator_stays_one_and_returns_at_its_end(
+    run: Callable[..., Run], python: Path, name: str
+) -> None:
+    script = """
+import asyncio, inspect, time
+async def respond():
+    await asyncio.sleep(0.01)
+    ended.append(time.monotonic_ns())
+def batches():
+    yield 1
+    ended.append(time.monotonic_ns())
+    return 2
+async def events(): yield 1
+ended = []
+asyncio.run(respond())
+list(batches())
+print(inspect.iscoroutinefunction(respond), inspect.isgeneratorfunction(batches), inspect.isasyncgenfunction(events))
+print(*ended)
+"""
+    done = run(script, python=str(python), TUIPROF_STEP_FUNCTION=f"__main__:{name}")
+    kinds, ended = done.out.splitlines()
+    assert (done.code, kinds) == (0, "True True True"), done.err
+    if name != "events":
+        [step] = done.of(records.Step)
+        first, second = map(int, ended.split())
+        assert step.at >= (first if name == "respond" else second)

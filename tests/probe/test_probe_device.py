@@ -276,8 +276,10 @@ class Memory:
     def is_pinned(self): return self.pinned
     def to(self, where, non_blocking=False): return Memory(where == "cuda")
     def cuda(self, device=None, non_blocking=False): return Memory(True)
-    def copy_(self, source, non_blocking=False): return self
+    def copy_(self, other, non_blocking=False): return self
 class Tensor(Memory): pass
+class Sparse(Tensor):
+    def is_pinned(self): raise NotImplementedError
 history = []
 def record(enabled, **options): history.append((enabled, options))
 def entry(action, frames): return {"action": action, "time_us": 4 * 10**15, "frames": frames}  # in 2096
@@ -318,6 +320,8 @@ Tensor(False, pinned=True).to("cuda", non_blocking=True)
 Tensor(False).to("cuda")
 Tensor(True).copy_(Memory(False), True)                                 # line H
 cuda.empty_cache()                                                      # line I
+Sparse(False).to("cuda", non_blocking=True)
+Tensor(True).copy_(other=Memory(False), non_blocking=True)              # line J
 watch.stop()
 assert [enabled for enabled, _ in history] == ["all", None]
 assert Tensor.to is Memory.to and Tensor.copy_ is Memory.copy_
@@ -343,7 +347,7 @@ def test_sync_sites_are_exact_and_the_scripts_warnings_its_own(
     lines = SYNCS.splitlines()
     wanted = {
         letter: next(i for i, text in enumerate(lines, 1) if f"# line {letter}" in text)
-        for letter in "ABCDEFGHI"
+        for letter in "ABCDEFGHIJ"
     }
     sites = [json.loads(line) for line in path.read_text().splitlines()]
     (allocation,) = (
@@ -356,7 +360,7 @@ def test_sync_sites_are_exact_and_the_scripts_warnings_its_own(
         site["frames"][0] if "synchronize" not in site["frames"][0] else site["frames"][1] for site in sites
     ]
     assert [frame.split(":")[1].split(" ")[0] for frame in first] == [
-        str(wanted[letter]) for letter in "ABCDEFGHI"
+        str(wanted[letter]) for letter in "ABCDEFGHIJ"
     ]
     assert [site["what"] for site in sites] == [
         *["called a synchronizing CUDA operation"] * 3,
@@ -365,6 +369,7 @@ def test_sync_sites_are_exact_and_the_scripts_warnings_its_own(
         "torch.cuda.Stream.synchronize",
         *["copy of pageable memory"] * 2,
         "torch.cuda.empty_cache",
+        "copy of pageable memory",
     ]
     assert first[5].endswith(" inner")
     assert len({site["tid"] for site in sites}) == 2

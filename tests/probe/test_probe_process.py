@@ -75,6 +75,13 @@ while time.monotonic() < end:
     assert last.system_ns - first.system_ns + last.user_ns - first.user_ns <= 1.5 * (last.at - first.at)
 
 
+def test_texts_that_are_not_unicode_are_written(run: Callable[..., Run]) -> None:
+    done = run(
+        "import tuiprof\nfor name in ('\\udcff', '😀'):\n    with tuiprof.phase(name): pass\n    tuiprof.step()"
+    )
+    assert [list(step.ph) for step in done.of(records.Step)] == [["\N{REPLACEMENT CHARACTER}"], ["😀"]]
+
+
 def test_a_script_may_have_a_module_called_resource(run: Callable[..., Run], tmp_path: Path) -> None:
     (tmp_path / "resource.py").write_text('print("mine")')
     done = run(f"import sys{MARKS}assert 'resource' not in sys.modules\nimport resource")
@@ -317,14 +324,17 @@ import tuiprof
 class OnDevice:
     device = type("Device", (), {"type": "cuda"})
     def __float__(self): raise SystemExit("it was read")
+class Raising:
+    @property
+    def device(self): raise KeyError
 for _ in range(3):
-    tuiprof.step(loss=float("nan"), acc=OnDevice(), name="x", ok=2, flag=True)
+    tuiprof.step(loss=float("nan"), acc=OnDevice(), name="x", ok=2, flag=True, large=10**400, other=Raising())
 """
     done = run(script)
     assert done.code == 0, done.err
     assert [step.v for step in done.of(records.Step)] == [{"ok": 2, "flag": 1}] * 3
     notes = [note.text for note in done.of(records.Note)]
-    assert len(notes) == 3
+    assert len(notes) == 5
     assert "would block the host" in "".join(notes)
 
 

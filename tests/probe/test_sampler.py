@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
+import weakref
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 from installed import needs
 from probe_runs import Run
 
-from tuiprof.probe.sampler import _doing
+from tuiprof.probe.sampler import Sampler, _doing
 from tuiprof.session import log as records
 
 needs("torch")
@@ -49,6 +52,19 @@ for batch in DataLoader(Slow(), batch_size=1):
     str(words[:60])
     words[:, :500].norm()
 """
+
+
+def test_code_that_a_script_generates_is_not_kept() -> None:
+    sampler = Sampler()
+    sampler.restart(threading.get_ident())
+    made: list[weakref.ref[CodeType]] = []
+    for number in range(600):
+        code = compile(f"for _ in [{number}]: sample()", f"made{number}.py", "exec")
+        made.append(weakref.ref(code))
+        exec(code, {"__name__": "made", "sample": sampler.sample})
+        del code
+    assert sampler.samples == 600
+    assert sum(one() is not None for one in made) < 300
 
 
 def test_lines_of_a_data_set_make_a_batch_and_text_of_a_tensor_is_no_backward(

@@ -21,6 +21,7 @@ from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
 from tuiprof.probe.requests import Request
 from tuiprof.probe.sampler import RECENT, Loop, goes_over_epochs, is_script, loops_of
 from tuiprof.probe.steps import BACKWARDS, BATCH, CAPTURE, EXPLICIT, LOOP, NO_CALL, NONE, OPTIMIZER, Steps
+from tuiprof.probe.timed_captures import TimedCaptures
 from tuiprof.session import log as records
 
 needs("torch")
@@ -197,6 +198,21 @@ def test_a_capture_by_the_clock_waits_until_a_framework_is_imported(run_forked: 
     _, started, written = done.captures("a")
     assert started.at >= int(done.out)
     assert written.state == "written"
+
+
+def test_a_script_whose_loop_is_no_longer_counted_is_captured_by_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TimedCaptures, "_do", lambda self, what: None)
+    runtime = MagicMock()
+    runtime.steps.source, runtime.steps.floor = LOOP, NONE
+    captures = TimedCaptures(runtime)
+    captures._born -= 60 * 10**9
+    captures.look()
+    assert captures._request is None, "it has steps"
+    runtime.steps.source = NONE
+    captures.look()
+    assert captures._request is not None
 
 
 def test_a_capture_by_the_clock_may_end_at_a_boundary_in_another_thread() -> None:
@@ -461,7 +477,11 @@ def test_a_loop_is_on_trial_until_it_has_gone_around_often(runs: list[int], judg
     found: list[bool] = []
     counted: list[int] = []
     trial = _Trial(
-        Loop(code, 20, 40, 2), Loop(code, 10, 50, 1), lambda _code, _at, to: counted.append(to), found.append
+        Loop(code, 20, 40, 2),
+        Loop(code, 10, 50, 1),
+        lambda _code, _at, to: counted.append(to),
+        found.append,
+        "disabled",
     )
     for iterations in runs:
         for _ in range(iterations):
@@ -469,6 +489,14 @@ def test_a_loop_is_on_trial_until_it_has_gone_around_often(runs: list[int], judg
         trial.jumped(code, 50, 10)
     assert found[:1] == judged, "the first word ends the trial"
     assert counted == [20] * sum(runs)
+
+
+def test_other_loops_beside_the_one_on_trial_are_not_watched() -> None:
+    code = test_loops_over_epochs_are_known_by_their_variable.__code__
+    function = test_other_loops_beside_the_one_on_trial_are_not_watched.__code__
+    trial = _Trial(Loop(function, 20, 40, 2), Loop(code, 10, 50, 1), MagicMock(), MagicMock(), "disabled")
+    assert trial.jumped(code, 50, 10) is None
+    assert trial.jumped(code, 30, 25) == "disabled"
 
 
 def test_the_loop_that_is_named_is_the_last_one_found(monkeypatch: pytest.MonkeyPatch) -> None:

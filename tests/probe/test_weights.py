@@ -152,6 +152,9 @@ def test_only_plain_tensors_are_read() -> None:
     sparse, meta = torch.zeros(2, 2).to_sparse(), torch.zeros(11, device="meta")
     assert types_of(Counted(fake, spread, sparse, "no tensor", None, plain)) == {"float32": 3}
     assert types_of(Counted(meta.bfloat16(), plain)) == {"bfloat16": 11, "float32": 3}
+    empty = torch.zeros(0, dtype=torch.float16)
+    assert types_of(Counted(empty, plain)) == {"float32": 3}
+    assert types_of(Counted(empty)) is None
     lazy = torch.nn.LazyLinear(4)
     assert types_of(None, lazy) is None
     assert types_of(Counted(torch.zeros(4, dtype=torch.complex64))) == {"complex64": 4}

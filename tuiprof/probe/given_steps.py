@@ -30,6 +30,8 @@ GIVEN = 10  # of steps.py, which is not loaded before the script has come to its
 _ENDED, _BEGINS, _COUNTED = "__tuiprof_step_ended__", "__tuiprof_step_begins__", "__tuiprof_counted__"
 _AS_SCRIPT, _GIVEN = "__tuiprof_as_script__", "__tuiprof_given__"
 CALLED: list[Any] = []  # what the script calls at steps
+#: Flags of code, as in ``inspect``. Functions with one of the last (asynchronous generators) stay as they are.
+_GENERATOR, _COROUTINE, _UNCOUNTED = 0x20, 0x80, 0x100 | 0x200
 
 
 def install(runtime: Callable[[], Any]) -> None:
@@ -274,7 +276,22 @@ def _wrapped(function: Any, end: Callable[[], None]) -> Any:
         end()
         return result
 
-    return counted
+    @wraps(function)
+    def counted_generator(*args: Any, **kwargs: Any) -> Any:
+        result = yield from function(*args, **kwargs)
+        end()
+        return result
+
+    @wraps(function)
+    async def counted_coroutine(*args: Any, **kwargs: Any) -> Any:
+        result = await function(*args, **kwargs)
+        end()
+        return result
+
+    flags = function.__code__.co_flags
+    if flags & _UNCOUNTED:
+        return function
+    return counted_coroutine if flags & _COROUTINE else counted_generator if flags & _GENERATOR else counted
 
 
 # -- inserted code ---------------------------------------------------------------------------------------

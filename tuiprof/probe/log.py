@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from operator import itemgetter
 from typing import Any, Callable
 
 from .assembly import Step, phases_of
-from .isolation import ClosedByScript, OwnFile, ProbeThread
+from .isolation import ClosedByScript, OwnFile, ProbeThread, raised_by_signal_handler
 from .slowdown import Slowdown, SlowdownWatch
 from .steps import CAPTURE, COST, DEVICE, LINES, MEMORY, NOTE, OPTIMIZER, RECORD, SLOWER, USES, Steps
 
@@ -30,6 +31,8 @@ SCHEMA_VERSION = 1
 FLUSH_S = 0.1
 _SLOW_NS = 1_000_000_000  # slowly changing values are written this often, ns
 _HOLD_NS = 2_000_000_000  # the first step is held this long, ns: see Assembly.completes_last
+#: Half of a character, as in a path that is not UTF-8, which is no JSON.
+_HALF = re.compile(r"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]..")
 _FORMS: dict[tuple[str, ...], str] = {}  # names of the phases of a step -> its line
 _MAX_FORMS = 1000
 #: Name and fields of the lines whose items hold just these.
@@ -128,20 +131,23 @@ def plain_numbers(metrics: dict[str, Any]) -> tuple[dict[str, float] | None, lis
     good: dict[str, float] = {}
     bad: list[tuple[str, str]] = []
     for name, value in metrics.items():
-        if type(value) is not float and type(value) is not int:
-            device = getattr(value, "device", None)
-            if device is not None and getattr(device, "type", device) != "cpu":
-                bad.append((name, "it is on a device, and reading it would block the host"))
-                continue
+        number = value
+        if type(value) is not float:
             try:
-                value = float(value)
-            except (TypeError, ValueError, RuntimeError):
-                bad.append((name, f"a {type(value).__name__} is not a number"))
+                device = None if type(value) is int else getattr(value, "device", None)
+                if device is not None and getattr(device, "type", device) != "cpu":
+                    bad.append((name, "it is on a device, and reading it would block the host"))
+                    continue
+                number = float(value)
+            except Exception as error:  # values of any kind
+                if raised_by_signal_handler(error):
+                    raise
+                bad.append((name, f"a {type(value).__name__} is not a number, or too large for a float"))
                 continue
-        if math.isfinite(value):
-            good[name] = value
+        if math.isfinite(number):
+            good[name] = value if type(value) is int else number
         else:
-            bad.append((name, f"it is {value}"))
+            bad.append((name, f"it is {number}"))
     return good or None, bad
 
 
@@ -230,6 +236,8 @@ class Log:
         if self._file is None or not text:
             return
         try:
+            if "\\ud" in text:
+                text = _HALF.sub(r"\\ufffd", text)
             self._file.append(text.encode("ascii"))  # json escapes everything else
         except ClosedByScript:
             self.close()  # silently: standard error may be a file of the script by now

@@ -173,7 +173,11 @@ class LoopSteps:
         steps.loop_on_trial = around is not None
         if around is not None:
             callback = _Trial(
-                loop, around, counted, lambda is_step: self._judge(loops, counted, is_step)
+                loop,
+                around,
+                counted,
+                lambda is_step: self._judge(loops, counted, is_step),
+                monitoring.DISABLE,
             ).jumped
         monitoring.register_callback(self._tool, monitoring.events.JUMP, callback)
         steps.due = 0  # the next iteration also withdraws earlier steps
@@ -294,7 +298,7 @@ class _Trial:
     """Counts a loop until it is known whether its iterations are steps, or parts of one of the loop around it.
 
     ``counted`` is called at each jump in the code object of ``loop``; ``judge`` once, with whether its iterations are
-    steps.
+    steps. ``disable`` is returned for jumps of which nothing more is to be known.
     """
 
     def __init__(
@@ -303,8 +307,10 @@ class _Trial:
         around: Loop,
         counted: Callable[[CodeType, int, int], Any],
         judge: Callable[[bool], None],
+        disable: Any,
     ) -> None:
         self._loop, self._around, self._counted, self._judge = loop, around, counted, judge
+        self._disable = disable
         self._iterations = 0
         self._runs = -1  # the one in which the loop was found was not seen from its beginning
 
@@ -319,7 +325,7 @@ class _Trial:
                     self._judge(False)
             return None
         if code is not loop.code:
-            return None
+            return self._disable
         if to == loop.head:
             self._iterations += 1
             if self._iterations > _MAX_PARTS:

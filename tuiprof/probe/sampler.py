@@ -99,7 +99,7 @@ def is_script(frame: FrameType) -> bool:
     return not str(frame.f_globals.get("__name__", "")).startswith(_GENERATED)
 
 
-@lru_cache(None)
+@lru_cache(4096)  # a script may generate code without end
 def _is_script(filename: str) -> bool:
     if filename.startswith("<"):
         return False
@@ -181,8 +181,8 @@ class Sampler:
         self.wants_loops = True  # whether to keep loops
         self._compiling: deque[bool] = deque(maxlen=RECENT)
         self._lines: Counter[tuple[str, int, str]] = Counter()
-        self._loops: dict[CodeType, list[Loop]] = {}
         self._ident = threading.main_thread().ident
+        _KNOWN.clear()  # of the process that this one was forked from
 
     def sample(self) -> None:
         """Take a sample."""
@@ -251,14 +251,10 @@ class Sampler:
         self.wants_loops = False
         self.recent.clear()
         self.recent_with_queues.clear()
-        self._loops.clear()
 
     def _around(self, frame: FrameType) -> list[Loop]:
         """Return the loops of its code that a frame is in, outermost first."""
-        code, at = frame.f_code, frame.f_lasti
-        if code not in self._loops:
-            self._loops[code] = loops_of(code)
-        inside = [loop for loop in self._loops[code] if loop.head <= at <= loop.end]
+        inside = _loops_around(frame.f_code, frame.f_lasti)
         for loop in inside:
             loop.seen_ns = loop.seen_ns or time.monotonic_ns()
         return inside
@@ -437,11 +433,11 @@ def same_loop(one: Loop, other: Loop) -> bool:
 
 def _loops(sites: list[Site]) -> list[Loop]:
     """Return the loops around a call, outermost first."""
-    return [loop for code, at, _ in sites for loop in _known_loops(code) if loop.head <= at <= loop.end]
+    return [loop for code, at, _ in sites for loop in _loops_around(code, at)]
 
 
-def _known_loops(code: CodeType) -> list[Loop]:
-    """Return :func:`loops_of` at once where it was asked before: it takes a millisecond.
+def _loops_around(code: CodeType, at: int) -> list[Loop]:
+    """Return the loops of a code object around an offset, outermost first; at once where it was asked before.
 
     By identity, because a code object computes its hash each time, from all of its constants.
     """
@@ -450,4 +446,4 @@ def _known_loops(code: CodeType) -> list[Loop]:
         if len(_KNOWN) >= _MAX_KNOWN:
             _KNOWN.clear()
         known = _KNOWN[id(code)] = code, loops_of(code)
-    return known[1]
+    return [loop for loop in known[1] if loop.head <= at <= loop.end]

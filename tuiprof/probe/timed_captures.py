@@ -82,7 +82,6 @@ class TimedCaptures:
         """Request a capture if no step was detected for a long time."""
         runtime = self._runtime
         if runtime.steps.source != NONE or runtime.steps.floor:
-            self._own_asked = runtime.steps.source != NONE
             return
         if now - self._born < _AFTER_S * 1e9 or not self._works or not runtime.sampler.in_script(_SHARE):
             return

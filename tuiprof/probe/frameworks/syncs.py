@@ -221,11 +221,12 @@ class SyncWatch(SiteWatch):
                 return original(*args, **kwargs)
             result = original(*args, **kwargs)
             if kwargs.get("non_blocking") or True in args[2:]:
-                source = args[1] if name == "copy_" else args[0]
-                if source.is_cuda != result.is_cuda:
-                    host = result if source.is_cuda else source
-                    if not host.is_pinned():
-                        self._saw("copy of pageable memory", sys._getframe(1))
+                with own_errors_dropped():  # tensors of any kind
+                    source = (*args, kwargs.get("other"))[name == "copy_"]
+                    if source.is_cuda != result.is_cuda:
+                        host = result if source.is_cuda else source
+                        if not host.is_pinned():
+                            self._saw("copy of pageable memory", sys._getframe(1))
             return result
 
         self._replace(tensor, name, copy)

@@ -134,7 +134,7 @@ class NanWatch:
         """Keep the loss of a backward pass if it is a single number."""
         tensor = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
         if isinstance(tensor, self._torch.Tensor) and tensor.numel() == 1:
-            self._loss = tensor.detach()
+            self._loss = _local(tensor.detach())
 
     def optimizer_begins(self, optimizer: Any, *_: Any) -> None:
         """Check the gradients that an optimizer is about to use, and read earlier results."""
@@ -155,22 +155,22 @@ class NanWatch:
     def _ask(self, optimizer: Any) -> None:
         torch = self._torch
         loss, self._loss = self._loss, None
-        given = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        by_device: dict[Any, list[Any]] = {}
-        for parameter in given:
-            if parameter.grad.layout == torch.strided and parameter.grad.numel():
-                by_device.setdefault(parameter.grad.device, []).append(parameter)
+        by_device: dict[Any, dict[int, Any]] = {}  # gradients by the ids of their parameters
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            gradient = _local(parameter.grad)
+            if gradient is not None and gradient.layout == torch.strided and gradient.numel():
+                by_device.setdefault(gradient.device, {})[id(parameter)] = gradient
         with torch.no_grad():
-            for device, parameters in by_device.items():
+            for device, gradients in by_device.items():
                 # One kernel or a few for all of them; the largest absolute value cannot overflow as a sum does.
-                norms = torch._foreach_norm([p.grad for p in parameters], float("inf"))
+                norms = torch._foreach_norm(list(gradients.values()), float("inf"))
                 values = [norm.float().reshape(1) for norm in norms]
                 has_loss = loss is not None and loss.device == device
                 if has_loss:
                     values.insert(0, loss.float().reshape(1))
-                self._keep(torch.cat(values), device, has_loss, parameters)
+                self._keep(torch.cat(values), device, has_loss, list(gradients))
 
-    def _keep(self, values: Any, device: Any, has_loss: bool, parameters: list[Any]) -> None:
+    def _keep(self, values: Any, device: Any, has_loss: bool, parameters: list[int]) -> None:
         torch = self._torch
         event = None
         if device.type == "cuda":
@@ -179,8 +179,7 @@ class NanWatch:
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(device))
             values = host
-        ids = list(map(id, parameters))
-        self._pending.append(_Check(self._runtime.steps.n, values, event, has_loss, ids))
+        self._pending.append(_Check(self._runtime.steps.n, values, event, has_loss, parameters))
         if event is None:
             self._read()
 
@@ -220,6 +219,11 @@ class NanWatch:
                 for name, parameter in module.named_parameters():
                     names.setdefault(id(parameter), name)
         return names
+
+
+def _local(tensor: Any) -> Any:
+    """Return the part of a sharded tensor that this process holds: operators on all of it would communicate."""
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def watch_for_nan(runtime: Any, torch: Any) -> None:

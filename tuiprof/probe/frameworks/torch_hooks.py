@@ -506,7 +506,7 @@ class _Workers:
         #: is none.
         self.fresh: Any = None
         self._steps = runtime.steps
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._known: dict[int, weakref.ref[Any]] = {}  # loaders, by id, as they may have no hash
         self._starts = self._ns = self._stopping_ns = self._waited_ns = self._workers = 0
         self._class = iterator_class
         hook = runtime.hook("torch.utils.data.DataLoader workers")
@@ -526,8 +526,9 @@ class _Workers:
 
     def _started(self, iterator: Any, loader: Any, began: int, t: int) -> None:
         self._steps.marks.append((DATA, began, t, get_ident()))
-        if loader not in self._known:
-            self._known.add(loader)
+        known: Any = self._known.get(id(loader))
+        if known is None or known() is not loader:
+            self._known[id(loader)] = weakref.ref(loader)
             return
         self.fresh, self._workers = weakref.ref(iterator), loader.num_workers
         self._starts += 1

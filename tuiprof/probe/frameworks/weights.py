@@ -68,11 +68,12 @@ class Weights:
             self._steps.out.append((RECORD, {**known, **layouts, **kernels}))
 
     def _count(self, parameter: Any) -> None:
-        if parameter.layout is not self._torch.strided:
+        elements = parameter.numel()
+        if parameter.layout is not self._torch.strided or not elements:  # as where a rank has no part of it
             return
         shape = tuple(parameter.shape)
         dtype = str(parameter.dtype).rpartition(".")[2]
-        self._types[dtype] = self._types.get(dtype, 0) + parameter.numel()
+        self._types[dtype] = self._types.get(dtype, 0) + elements
         if len(shape) not in (4, 5) or shape[0] < 2:
             return
         self._kernels += 1
