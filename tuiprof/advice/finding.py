@@ -287,18 +287,22 @@ class Evidence:
         return self._beside_xla(self.without_operators(self.operators_of(row)), row)
 
     def _beside_xla(self, edit: Edit, row: WaitLocation) -> Edit:
-        """Return the edit of a wait for what XLA computes on a CPU, behind which only other host time can be hidden."""
-        if self.trace.device_indices or not self.is_jax:
+        """Return the edit of a wait; for what XLA computes on a CPU, the host does the rest of the step meanwhile."""
+        trace = self.trace
+        if trace.device_indices or not self.is_jax:
             return edit
-        trace, waits = self.trace, self._waits_of(row)
-        of_step = trace.steps.step_of[waits["event"].to_numpy()]
-        lengths = trace.ends[waits["event"].to_numpy()] - trace.starts[waits["begun_by"].to_numpy()]
-        waited_ns = np.bincount(of_step[of_step >= 0], lengths[of_step >= 0], minlength=len(trace.steps))
-        hidden = (trace.steps.lengths - waited_ns) / np.maximum(waited_ns, 1)
-        kept = 1 - float(np.clip(np.median(hidden[waited_ns > 0]), 0, 1)) if waited_ns.any() else 0.0
-        return replace(
-            edit, waits=edit.waits[:0], host=replace(edit.host, keep=np.maximum(edit.host.keep, kept))
-        )
+        events, begun_by = (self._waits_of(row)[name].to_numpy() for name in ("event", "begun_by"))
+        begins, ends, of_step = trace.starts[begun_by], trace.ends[events], trace.steps.step_of[events]
+        edits = Edit()
+        for step in np.unique(of_step[of_step >= 0]).tolist():
+            mine = of_step == step
+            low, high = trace.steps.starts[step], trace.steps.ends[step]
+            starts, until = np.append(low, ends[mine]), np.append(begins[mine], high)
+            waited_ns = int((ends[mine] - begins[mine]).sum())
+            keep = 1 - min(waited_ns / max(int(high - low) - waited_ns, 1), 1.0)
+            tracks = np.full(len(starts), trace.track_codes[events[mine][0]], dtype=np.int64)
+            edits |= Edit(host=HostTime(tracks, starts, until, np.full(len(starts), keep)))
+        return edits
 
     def operators_of(self, row: WaitLocation) -> Ints:
         """Return the operators that wait at a location: the outermost ``aten::`` one around each call, or the call."""
