@@ -38,11 +38,6 @@ _PATIENCE_WITH_OPTIMIZER_NS, _PATIENCE_NS = 60_000_000_000, 2_000_000_000
 _SURE = 10
 #: A loop with at most this many iterations in each of this many runs iterates over parts of a step.
 _MAX_PARTS, _RUNS = 16, 2
-#: Mean time of an iteration below which counting it would slow the script down, ns. It is taken over this time, ns, or
-#: this many iterations: a host that runs ahead of a device goes around faster at first, for as long as its launches
-#: are queued.
-_MIN_NS, _MEAN_OF_NS, _MEAN_OF = 100_000, 100_000_000, 4096
-_CHECKED = 256  # iterations from one look at the clock to the next
 _TOOLS = (4, 3)  # ids that no well-known tool uses
 
 
@@ -69,9 +64,10 @@ class LoopSteps:
     def look(self) -> None:
         """Check for a loop to count, or a better one (in the log's thread)."""
         steps, sampler = self._runtime.steps, self._runtime.sampler
-        if self._armed is not None and self._is_too_short(self._armed):
+        if self._armed is not None and steps.loop_is_too_short:
+            self._too_short.append(self._armed)
             self.release()
-            self._done = self._sure = False
+            self._done = self._sure = steps.loop_is_too_short = False
             sampler.wants_loops = True
         if self._done or not self._hook.on:
             return
@@ -224,35 +220,24 @@ class LoopSteps:
         """Return the callback that counts a loop at each jump; ``begun``: an iteration to count has already begun."""
         steps, hook, clock, head = self._runtime.steps, self._hook, monotonic_ns, loop.head
         note, end, source, disable = steps.marks.append, END, LOOP, self._monitoring.DISABLE
-        since, since_ns, check = 0, clock(), _CHECKED
 
         def jumped(_code: CodeType, _at: int, to: int) -> Any:
-            nonlocal begun, since, since_ns, check
             if to != head:
                 return disable
             n = steps.n
-            # Nearly always.
-            if n < check and n < steps.due and steps.source == source and steps.put_off is None:
+            if n < steps.due and steps.source == source and steps.put_off is None:  # nearly always
                 note((end, n, clock(), None, False, clock()))
                 steps.n = n + 1
                 return None
-            if steps.source > LOOP or not hook.on:
+            if steps.source > LOOP or not hook.on or steps.loop_is_too_short:
                 return disable
+            nonlocal begun
             try:
                 t = clock()
-                if n >= check:
-                    check = n + _CHECKED
-                    count, ns = n - since, t - since_ns
-                    if count >= _MEAN_OF or ns >= _MEAN_OF_NS:
-                        if begun and ns < count * _MIN_NS:
-                            self._give_up(loop, ns / count, t)
-                            return disable
-                        since, since_ns = n, t
                 if begun:
                     steps.end(LOOP, t)
                 else:  # the iteration that ends here began before it was monitored: its time is unknown
                     begun = True
-                    since, since_ns, check = 0, t, _CHECKED
                     steps.loop_missed_ns = t - loop.seen_ns
                     steps.withdraw(LOOP, t)
                     steps.marks.append((BEGIN, t))
@@ -261,17 +246,6 @@ class LoopSteps:
             return None
 
         return jumped
-
-    def _give_up(self, loop: Loop, ns: float, t: int) -> None:
-        """Count no more iterations of this loop, which take this time (on the thread that steps)."""
-        self._too_short.append(loop)
-        where = os.path.basename(_where(loop))
-        self._runtime.note(
-            "info",
-            f"the iterations of the loop at {where} take {ns / 1e3:.2g} µs, which is too short for steps: they are "
-            "not counted",
-        )
-        self._runtime.steps.drop(t)
 
     def stop(self) -> None:
         """Stop searching for a loop: the user has defined a step."""
