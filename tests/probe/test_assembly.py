@@ -315,3 +315,11 @@ def test_the_work_for_a_step_grows_with_the_number_of_its_parts(
         return _Time.used
 
     assert work(2_000) < 3 * work(1_000)
+
+
+def test_calls_after_the_last_step_are_not_kept_without_end() -> None:
+    assembly = Assembly(born=1)
+    assembly.take(deque([(END, 0, 5, None, False, 6)]))
+    for n in range(100):
+        assembly.take(deque([(EVALUATION, 10 + n, 11 + n, None)] * 1000))
+    assert len(assembly.after_last_step()[1]) <= 20_000

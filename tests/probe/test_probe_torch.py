@@ -145,7 +145,7 @@ assert warnings.filters == filters
 
 def test_captures(run_forked: Callable[..., Run]) -> None:
     requests = [
-        {"id": "first", "steps": 3, "at": 4, "stack": True, "shapes": True, "memory": True},
+        {"id": "first", "steps": 3, "at": 4, "stack": True, "memory": True},
         {"id": "never", "steps": 1, "at": 900},
         {"id": "past", "steps": 1, "at": 0},
         {"id": "soon", "steps": 1},
@@ -194,7 +194,8 @@ def test_captures(run_forked: Callable[..., Run]) -> None:
         assert "Optimizer.step#SGD.step" in inside, "the step encloses its optimizer"
         assert any("DataLoader" in name for name in inside)
     assert any(e.get("cat") == "python_function" and "script.py" in e["name"] for e in events)
-    assert any("Input Dims" in e.get("args", {}) for e in events)
+    for name in ("first", "soon"):  # on a CPU it is not asked for
+        assert any("Input Dims" in e.get("args", {}) for e in done.events(ends[name]))
     assert not list(done.session.glob("traces/.*")), "nothing temporary is left"
     assert not list(done.session.glob("traces/*.syncs.jsonl")), "without CUDA no sync sites were looked for"
     assert len(list(done.session.glob("traces/rank0.*.pt.trace.json.gz"))) == 3

@@ -20,7 +20,18 @@ from tuiprof.probe.capture import Capturer
 from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
 from tuiprof.probe.requests import Request
 from tuiprof.probe.sampler import RECENT, Loop, goes_over_epochs, is_script, loops_of
-from tuiprof.probe.steps import BACKWARDS, BATCH, CAPTURE, EXPLICIT, LOOP, NO_CALL, NONE, OPTIMIZER, Steps
+from tuiprof.probe.steps import (
+    BACKWARDS,
+    BATCH,
+    CAPTURE,
+    EXPLICIT,
+    LOOP,
+    NO_CALL,
+    NONE,
+    NOTE,
+    OPTIMIZER,
+    Steps,
+)
 from tuiprof.probe.timed_captures import TimedCaptures
 from tuiprof.session import log as records
 
@@ -279,12 +290,13 @@ def test_a_capture_of_a_loop_that_is_no_longer_counted_ends_at_once(monkeypatch:
     steps.on_withdrawn = capture.withdrawn
     profiler = MagicMock()
     monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
-    capture.offer(Request("a", steps=9, at=4))
-    for t in range(6):
+    capture.offer(Request("a", steps=10**6, at=4))
+    for t in range(10):
         steps.end(LOOP, t)
     assert profiler.start.called
     assert not profiler.abort.called
-    steps.drop(6)
+    for t in range(10, 5000):
+        steps.end(LOOP, t)
     assert profiler.abort.called
     ids = [item[1]["id"] for item in steps.out if item[0] == CAPTURE and item[1]["state"] == "armed"]
     assert ids == ["a", "a-again"], "other steps may be found"
@@ -506,7 +518,14 @@ def test_the_loop_that_is_named_is_the_last_one_found(monkeypatch: pytest.Monkey
     sampler = SimpleNamespace(recent=[(outer,)] * RECENT, stop_loops=lambda: None)
     out: list[Any] = []
     steps = SimpleNamespace(
-        n=0, source=0, floor=0, loop_on_trial=False, optimizer_made=False, torch_works=True, out=out
+        n=0,
+        source=0,
+        floor=0,
+        loop_on_trial=False,
+        optimizer_made=False,
+        torch_works=True,
+        out=out,
+        loop_is_too_short=False,
     )
     found: LoopSteps
 
@@ -543,13 +562,11 @@ def test_a_loop_whose_iterations_are_too_short_is_not_counted(
 ) -> None:
     """To count an iteration takes as long as 1 µs, and as long again to write it."""
     now = 0
-    notes: list[str] = []
     steps = Steps(lambda: None)
     runtime: Any = SimpleNamespace(
         hook=lambda name: SimpleNamespace(on=True),
         steps=steps,
         sampler=SimpleNamespace(recent=[], wants_loops=False, stop_loops=lambda: None),
-        note=lambda level, text: notes.append(text),
     )
     monkeypatch.setattr(loop_steps, "monotonic_ns", lambda: now)
     code = test_a_loop_whose_iterations_are_too_short_is_not_counted.__code__
@@ -565,11 +582,36 @@ def test_a_loop_whose_iterations_are_too_short_is_not_counted(
     found._armed = loop
     found.look()
     assert (steps.source, steps.n) == ((LOOP, len(times_us)) if counted else (NONE, 0))
-    assert (found._armed is loop, bool(notes), runtime.sampler.wants_loops) == (
+    notes = [item[3] for item in steps.out if item[0] == NOTE]
+    assert (found._armed is loop, len(notes), runtime.sampler.wants_loops) == (
         counted,
         not counted,
         not counted,
     )
+
+
+#: Batches of 10 µs, as in a pass over the data, and of 10 ms, for which nothing else is a step.
+TWO_PASSES = """
+import time
+from torch.utils.data import DataLoader, IterableDataset
+class Items(IterableDataset):
+    def __init__(self, count, seconds): self.count, self.seconds = count, seconds
+    def __iter__(self):
+        for number in range(self.count):
+            if self.seconds: time.sleep(self.seconds)
+            yield number
+for count, seconds in ((20_000, 0), (12, 0.01)):
+    for item in DataLoader(Items(count, seconds), batch_size=None): pass
+"""
+
+
+def test_batches_that_are_too_short_are_not_counted(run_forked: Callable[..., Run]) -> None:
+    done = run_forked(TWO_PASSES)
+    assert done.code == 0, done.err
+    first, none, second = done.of(records.StepSource)
+    assert (first.what, none.what, second.what) == ("batches of a DataLoader", "", "batches of a DataLoader")
+    assert 0 < none.withdrawn < 10_000
+    assert [step.n for step in done.of(records.Step) if step.at > second.at] == list(range(10))
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="from Python 3.12 on the loop is counted")

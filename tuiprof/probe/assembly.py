@@ -99,6 +99,7 @@ class Assembly:
         """Process only the marks present now: the script may be faster than this loop."""
         with self._lock:
             self._take(marks)
+            del self._parts[: -_MAX_PARTS // 2 if len(self._parts) > _MAX_PARTS else 0]
 
     def keep_newest(self, marks: deque[Mark]) -> None:
         """Drop all but the newest marks: there may never be a step."""
@@ -217,7 +218,6 @@ class Assembly:
     def complete(self, keep_last: bool) -> list[Step]:
         """Return the steps that are complete, each once; the newest may be kept back if what comes next may be its."""
         with self._lock:
-            del self._parts[: -_MAX_PARTS // 2 if len(self._parts) > _MAX_PARTS else 0]
             count = len(self.steps) - keep_last
             found, self.steps = self.steps[:count], self.steps[count:]
             return found

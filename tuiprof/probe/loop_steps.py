@@ -2,8 +2,9 @@
 
 The loop is found by sampling (see :mod:`.sampler`): the innermost one with nearly all samples of the last two seconds.
 From Python 3.12 on ``sys.monitoring`` then calls back at each jump to its beginning; all other jumps of that code
-object are disabled when they first occur, and no other code is touched. Before 3.12 there is no equally cheap way, so
-the loop is only reported, with the option that makes its iterations steps. So is a loop that waits for a queue most of
+object are disabled when they first occur, and no other code is touched. Before 3.12 there is no equally cheap way for
+any loop: one that reads an array of JAX in each iteration is counted by that, others are only reported, with the option
+that makes their iterations steps. So is a loop that waits for a queue most of
 the time, like that of a server: its iterations may be anything.
 
 A loop inside another may be over the batches of an epoch, or over the parts of a step: micro-batches, tokens, layers.
@@ -37,11 +38,6 @@ _PATIENCE_WITH_OPTIMIZER_NS, _PATIENCE_NS = 60_000_000_000, 2_000_000_000
 _SURE = 10
 #: A loop with at most this many iterations in each of this many runs iterates over parts of a step.
 _MAX_PARTS, _RUNS = 16, 2
-#: Mean time of an iteration below which counting it would slow the script down, ns. It is taken over this time, ns, or
-#: this many iterations: a host that runs ahead of a device goes around faster at first, for as long as its launches
-#: are queued.
-_MIN_NS, _MEAN_OF_NS, _MEAN_OF = 100_000, 100_000_000, 4096
-_CHECKED = 256  # iterations from one look at the clock to the next
 _TOOLS = (4, 3)  # ids that no well-known tool uses
 
 
@@ -60,13 +56,18 @@ class LoopSteps:
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = -1
         self._done = False
+        #: Before Python 3.12: what counts the iterations of a loop otherwise, if a framework has a way to; called with
+        #: the loop, and with what to call at the end of each iteration.
+        self.reads: Callable[[Loop, Callable[[], None]], Any] | None = None
+        self._reading: Any = None
 
     def look(self) -> None:
         """Check for a loop to count, or a better one (in the log's thread)."""
         steps, sampler = self._runtime.steps, self._runtime.sampler
-        if self._armed is not None and self._is_too_short(self._armed):
+        if self._armed is not None and steps.loop_is_too_short:
+            self._too_short.append(self._armed)
             self.release()
-            self._done = self._sure = False
+            self._done = self._sure = steps.loop_is_too_short = False
             sampler.wants_loops = True
         if self._done or not self._hook.on:
             return
@@ -93,21 +94,17 @@ class LoopSteps:
     def _count(self, loops: list[Loop]) -> None:
         """Count the innermost of nested loops."""
         loop = loops[-1]
+        steps = self._runtime.steps
+        self.release()
         if self._monitoring is None:
             self._armed = loop
             self._name(loop)
+            if self.reads is not None:
+                self._reading = self.reads(loop, self._read(loop))
             return
-        steps = self._runtime.steps
-        self.release()
         monitoring = self._monitoring
         self._tool = free_tool(monitoring)
-        steps.loop_at = _where(loop)
-        found_s = (monotonic_ns() - self._began) / 1e9
-        self._runtime.note(
-            "info",
-            f"steps are iterations of the loop at {os.path.basename(steps.loop_at)}, detected {found_s:.0f} s after "
-            "the framework was imported; earlier ones are not counted. To use another line: --step-at FILE:LINE",
-        )
+        self._tell(loop)
         if loop.over_epochs:
             self._runtime.note(
                 "warn",
@@ -115,6 +112,40 @@ class LoopSteps:
                 "batches run in one call, like lax.scan, or in a loop that takes little of the epoch's time",
             )
         self._watch(loops, begun=False)
+
+    def _tell(self, loop: Loop) -> None:
+        """Note that the iterations of a loop are steps."""
+        self._runtime.steps.loop_at = _where(loop)
+        found_s = (monotonic_ns() - self._began) / 1e9
+        self._runtime.note(
+            "info",
+            f"steps are iterations of the loop at {os.path.basename(_where(loop))}, detected {found_s:.0f} s after "
+            "the framework was imported; earlier ones are not counted. To use another line: --step-at FILE:LINE",
+        )
+
+    def _read(self, loop: Loop) -> Callable[[], None]:
+        """Return the function that ends steps of a loop, called once in each iteration."""
+        steps, hook = self._runtime.steps, self._hook
+        begun = False
+
+        def ended() -> None:
+            nonlocal begun
+            if not hook.on or steps.source > LOOP:
+                return
+            try:
+                t = monotonic_ns()
+                if begun:
+                    steps.end(LOOP, t)
+                    return
+                begun = True
+                self._tell(loop)
+                steps.loop_missed_ns = t - loop.seen_ns
+                steps.withdraw(LOOP, t)
+                steps.marks.append((BEGIN, t))
+            except Exception:
+                hook.failed()
+
+        return ended
 
     def _is_too_short(self, loop: Loop) -> bool:
         return any(same_loop(loop, short) for short in self._too_short)
@@ -189,35 +220,24 @@ class LoopSteps:
         """Return the callback that counts a loop at each jump; ``begun``: an iteration to count has already begun."""
         steps, hook, clock, head = self._runtime.steps, self._hook, monotonic_ns, loop.head
         note, end, source, disable = steps.marks.append, END, LOOP, self._monitoring.DISABLE
-        since, since_ns, check = 0, clock(), _CHECKED
 
         def jumped(_code: CodeType, _at: int, to: int) -> Any:
-            nonlocal begun, since, since_ns, check
             if to != head:
                 return disable
             n = steps.n
-            # Nearly always.
-            if n < check and n < steps.due and steps.source == source and steps.put_off is None:
+            if n < steps.due and steps.source == source and steps.put_off is None:  # nearly always
                 note((end, n, clock(), None, False, clock()))
                 steps.n = n + 1
                 return None
-            if steps.source > LOOP or not hook.on:
+            if steps.source > LOOP or not hook.on or steps.loop_is_too_short:
                 return disable
+            nonlocal begun
             try:
                 t = clock()
-                if n >= check:
-                    check = n + _CHECKED
-                    count, ns = n - since, t - since_ns
-                    if count >= _MEAN_OF or ns >= _MEAN_OF_NS:
-                        if begun and ns < count * _MIN_NS:
-                            self._give_up(loop, ns / count, t)
-                            return disable
-                        since, since_ns = n, t
                 if begun:
                     steps.end(LOOP, t)
                 else:  # the iteration that ends here began before it was monitored: its time is unknown
                     begun = True
-                    since, since_ns, check = 0, t, _CHECKED
                     steps.loop_missed_ns = t - loop.seen_ns
                     steps.withdraw(LOOP, t)
                     steps.marks.append((BEGIN, t))
@@ -227,17 +247,6 @@ class LoopSteps:
 
         return jumped
 
-    def _give_up(self, loop: Loop, ns: float, t: int) -> None:
-        """Count no more iterations of this loop, which take this time (on the thread that steps)."""
-        self._too_short.append(loop)
-        where = os.path.basename(_where(loop))
-        self._runtime.note(
-            "info",
-            f"the iterations of the loop at {where} take {ns / 1e3:.2g} µs, which is too short for steps: they are "
-            "not counted",
-        )
-        self._runtime.steps.drop(t)
-
     def stop(self) -> None:
         """Stop searching for a loop: the user has defined a step."""
         self._done = True
@@ -246,6 +255,9 @@ class LoopSteps:
 
     def release(self) -> None:
         """Count no more iterations."""
+        if self._reading is not None:
+            self._reading.stop()
+            self._reading = None
         if self._tool < 0 or self._armed is None:
             return
         self._watch_only(set())

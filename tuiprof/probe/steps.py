@@ -95,6 +95,11 @@ _MAX_PARTS = 256  # steps of an optimizer that may turn out to be parts of a ste
 _MAX_IN_TURN = 16
 _MAX_PHASES = 1000
 _MAX_MARKS = 1 << 18  # a minute of 1 ms steps: how long the log's thread may be delayed
+#: Mean time of a batch or an iteration of a loop below which it is no step, and counting it would slow the script down,
+#: ns. It is taken over this time, ns, or this many of them: a host that runs ahead of a device goes around faster at
+#: first, for as long as its launches are queued.
+_MIN_NS, _MEAN_OF_NS, _MEAN_OF = 100_000, 100_000_000, 4096
+_CHECKED = 256  # steps from one check of that to the next
 _NEVER = 1 << 62
 _get_ident = threading.get_ident
 NO_CALL = -1
@@ -134,6 +139,7 @@ class Steps:
         "_parts": "by id, other optimizers whose steps are parts of its steps: whether they step after it, and where",
         "_row": "consecutive steps of the counted optimizer",
         "_said": "warnings that were recorded",
+        "_since": "the step, and the time, from which on the mean time of such steps is taken",
         "_sites": "where the counted optimizer stepped first",
         "_waiting_since": "when the counted optimizer stepped, if a later one ends the step; 0 = it has ended",
         "assembly": "builds steps from the marks",
@@ -153,6 +159,7 @@ class Steps:
         "has_modules": "the script uses ``torch.nn.Module``, whose calls set ``called``",
         "knows_several": "there are several optimizers",
         "loop_at": "the loop whose iterations may be the steps, ``file:line``",
+        "loop_is_too_short": "the iterations of that loop turned out to be no steps; reset by the reader",
         "loop_missed_ns": "time of the script in that loop before its iterations were counted",
         "loop_on_trial": "the iterations of that loop may turn out to be parts of a step",
         "marks": "timed parts, oldest first",
@@ -200,7 +207,8 @@ class Steps:
         self.has_jitted = self.has_modules = self.called = self.optimizer_made = False
         self.loop_at = ""
         self.loop_missed_ns = 0
-        self.loop_on_trial = False
+        self.loop_on_trial = self.loop_is_too_short = False
+        self._since = 0, 0
         self.missed = 0
         self._backwards = self._backward_at = 0
         self._batches = 0
@@ -277,6 +285,8 @@ class Steps:
             first = not self.source
             if self._switch(source, t, metrics):
                 return
+        elif source <= LOOP and self._dropped(t):
+            return
         n = self.n
         self.n = n + 1
         capture = self.capture
@@ -304,7 +314,7 @@ class Steps:
 
     def _set_due(self, n: int) -> None:
         """Set the next steps to the fast path."""
-        self.due = n
+        self.due = n if self.source > LOOP else min(n, self.n + _CHECKED)
         self.optimizer_due = n if self.source == OPTIMIZER and not self.knows_several else 0
 
     def attend(self, capture: Any) -> None:
@@ -368,8 +378,20 @@ class Steps:
             self._withdraw()
             self._say_source(t, withdrawn)
 
-    def drop(self, t: int) -> None:
-        """Count nothing until another source is found: what was counted were no steps (on the thread that steps)."""
+    def _dropped(self, t: int) -> bool:
+        """Count nothing until another source is found, if what was counted is too short for steps."""
+        (began, began_at), source = self._since, self.source
+        count, ns = self.n - began, t - began_at
+        if 0 <= count < _MEAN_OF and ns < _MEAN_OF_NS:
+            return False
+        self._since = self.n, t
+        if count <= 0 or ns >= count * _MIN_NS:
+            return False
+        where = f" at {os.path.basename(self.loop_at)}" if source == LOOP else ""
+        text = f"{SOURCES[source]}{where} take {ns / count / 1e3:.2g} µs, too short for steps: they are not counted"
+        self.out.append((NOTE, t, "info", text))
+        self.loop_is_too_short = source == LOOP
+        self._batches = -_NEVER  # until the loader ends
         withdrawn = self.n
         self._withdraw()
         self.source = NONE
@@ -377,6 +399,7 @@ class Steps:
         self.marks.append((SOURCE, t, "", "", withdrawn, 0, 0))
         if self.capture is not None:
             self.capture.boundary(0)
+        return True
 
     def change(self, source: int, t: int) -> None:
         """Count only this source, from 0 (on the thread that makes the steps, or while there is none)."""
