@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from analyses.made import Made
 
 from tuiprof.model import Trace
+
+
+class Shapes:
+    """What a file says of the inputs of its operators."""
+
+    def __init__(self, of: dict[int, Any]) -> None:
+        self._of = of
+
+    def text(self, ordinal: int) -> str:
+        """Return an event as it stands in the file."""
+        return json.dumps({"args": {"Input Dims": self._of.get(ordinal, [])}})
 
 
 class Steps:
@@ -16,11 +28,22 @@ class Steps:
         self.made = Made()
         self._at, self._free, self._number = 0.0, 30.0, 0
         self._begun = 0.0
+        self._dims: list[Any] = []
 
     def op(
-        self, name: str, kernels: tuple[tuple[str, float], ...] = (), inside: str = "", **columns: Any
+        self,
+        name: str,
+        kernels: tuple[tuple[str, float], ...] = (),
+        inside: str = "",
+        dims: Any = None,
+        **columns: Any,
     ) -> Steps:
-        """Add an operator with what it launches, each with its µs, and one that lies inside of it."""
+        """Add an operator with what it launches, each with its µs, and one that lies inside of it.
+
+        ``dims`` are the shapes of its inputs; then all operators have them, and nothing lies inside of one.
+        """
+        if dims is not None:
+            self._dims.append(dims)
         begin = self._at
         self._at += 10 * max(len(kernels), 1)
         self.made.op(name, begin, self._at - 1, **columns)
@@ -59,4 +82,8 @@ class Steps:
 
     def trace(self) -> Trace:
         """Return the trace."""
-        return self.made.trace()
+        trace = self.made.trace()
+        if self._dims:
+            operators = trace.ints("ordinal", trace.operators()).tolist()
+            trace._raw = Shapes(dict(zip(operators, self._dims, strict=True)))
+        return trace

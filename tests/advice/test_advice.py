@@ -159,6 +159,23 @@ def test_waits_of_xla(wait: str, rule: str | None, what: str) -> None:
         assert 40_000 <= found["wins_ns"][0] <= 52_000
 
 
+@pytest.mark.parametrize("wait", ["np.asarray(jax.Array)", "jax.Array.block_until_ready"])
+@pytest.mark.parametrize(("other_us", "hidden_us"), [(2_000, 2_000), (9_000, 8_000)])
+def test_behind_a_wait_for_xla_on_a_cpu_the_rest_of_the_step_can_hide(
+    wait: str, other_us: int, hidden_us: int
+) -> None:
+    """What XLA computes takes its time on the same machine, waited for or not."""
+    made, at = Made(), 0
+    for number in range(4):
+        until = at + 8_000 + other_us
+        made.step(number, at, until).op("PjitFunction(step)", at + 10, at + 90)
+        made.add("runtime", wait, at + 100, at + 8_100)
+        at = until
+    rows = advice(made.trace(framework="JAX 0.10.2")).table("findings").rows
+    (wins_ns,) = rows.filter(pl.col("rule").is_in(["array-read", "explicit-wait"]))["wins_ns"]
+    assert wins_ns == pytest.approx(1_000 * hidden_us, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("framework", "jit", "alloc"),
     [("PyTorch 2.11", "torch.compile", "PYTORCH_"), ("JAX 0.11.2", "jax.jit", "XLA_")],

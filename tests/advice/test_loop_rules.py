@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import pytest
 from analyses.made import Made
-from host_ahead import Steps
+from host_ahead import Shapes, Steps
 from test_operator_rules import finding, found
 
 from tuiprof.model import Trace
@@ -90,12 +90,13 @@ def test_a_loop_on_a_device_that_appends_to_a_tensor() -> None:
     assert row["wins_ns"] == pytest.approx(1000 * (sum(range(10, 250, 10)) - 240), rel=0.02)
 
 
-def recurrent(cell: str = "", *, layer: bool = False) -> Trace:
+def recurrent(cell: str = "", *, layer: bool = False, slow: Container[int] = ()) -> Trace:
     """Two steps on a CPU with a loop over a cell, or a layer whose backward pass is a loop of its own.
 
     Args:
         cell: Operator of the cell; empty = the loop calls ordinary operators.
         layer: One operator of the forward pass makes all nodes of the loop.
+        slow: Steps in whose forward pass operators take twice as long.
     """
     made = Made()
     for number in range(2):
@@ -112,14 +113,22 @@ def recurrent(cell: str = "", *, layer: bool = False) -> Trace:
                     sequence=index + 2,
                 )
         for index in range(0 if layer else 100):
-            begin = at + 10 + index * 30
+            us = 55 if number in slow else 25
+            begin = at + 10 + index * (us + 5)
             name = ("aten::mul", cell or "aten::add")[index % 2]
-            made.op(name, begin, begin + 25, sequence=index + 2)
+            made.op(name, begin, begin + us, sequence=200 * number + index + 2)
         for index in range(100):
             begin = at + 6_000 + (99 - index) * 60
             name = ("MulBackward0", "SigmoidBackward0")[index % 2]
-            made.op(f"{AUTOGRAD}: {name}", begin, begin + 40, sequence=index + 2)
+            made.op(f"{AUTOGRAD}: {name}", begin, begin + 40, sequence=200 * number + index + 2)
     return made.trace()
+
+
+def test_a_loop_and_its_backward_pass_are_one_although_a_step_was_slow() -> None:
+    row = found(recurrent("aten::gru_cell", slow=[1]), "operator-loop")
+    assert "(and again in the backward pass): mul → gru_cell" in row["what"]
+    alone = found(recurrent("aten::gru_cell", slow=[0, 1]), "operator-loop")
+    assert alone["instead"] == row["instead"], "that of a cell"
 
 
 @pytest.mark.parametrize(
@@ -178,3 +187,68 @@ def test_what_waits_in_a_loop_stays() -> None:
             made.op(("aten::add", "aten::mul")[index % 2], start, start + (4_015 if index == 50 else 15))
     row = found(made.trace(), "operator-loop")
     assert row["wins_ns"] == pytest.approx(1_000 * 0.98 * 100 * 20, rel=0.03)
+
+
+def averaged(*shapes: list[int], body: tuple[str, ...] = ("mul", "mul", "add")) -> Trace:
+    """Return steps on a CPU that do the same arithmetic on tensors of these shapes in turn, the first ones large."""
+    made, dims = Made(), []
+    for step in range(3):
+        at = step * 40_000.0
+        made.step(step, at, at + 40_000).op("aten::mm", at + 5, at + 9_000)
+        dims.append([[64, 64]])
+        at += 10_000
+        for number in range(40):
+            for name in body:
+                us = 600 if number % 20 == 0 else 15
+                made.op(f"aten::{name}", at, at + us)
+                dims.append([shapes[number % len(shapes)], []])
+                at += us + 5
+    trace = made.trace()
+    trace._raw = Shapes(dict(zip(trace.ints("ordinal", trace.operators()).tolist(), dims, strict=True)))
+    return trace
+
+
+def test_a_loop_over_parameters_is_one_call_on_all_of_them() -> None:
+    row = found(averaged([320, 1280], [1280], [320]), "operator-loop")
+    assert "40 times in a row: mul → mul → add" in row["what"]
+    assert "torch._foreach_" in row["instead"]
+    took_ns = 1_000 * 3 * (38 * 20 + 2 * 605)
+    assert row["wins_ns"] == pytest.approx(0.6 * took_ns, rel=0.03), "the large ones do not wait"
+
+
+@pytest.mark.parametrize(
+    "averages", [averaged([320, 64]), averaged([8], [9]), averaged([8, 4], [8], body=("cat",))]
+)
+def test_a_loop_over_samples_is_one_call_on_a_batch(averages: Trace) -> None:
+    assert "pad and mask" in found(averages, "operator-loop")["instead"]
+
+
+def collected(*rows: int, steps: int = 4, sort: str = "aten::argsort") -> Trace:
+    """Return steps with a product, and a metric over so many rows; the last size is of all later steps."""
+    made = Steps()
+    for step in range(steps):
+        length = rows[min(step, len(rows) - 1)]
+        made.op("aten::linear", ((GEMM, 500),), dims=[[512, 24], [384, 24]])
+        for name in (sort, "aten::index", "aten::cumsum", "aten::eq"):
+            made.op(name, ((CAT, 100),), dims=[[length], []])
+        made.end()
+    return made.trace()
+
+
+def test_a_metric_over_all_steps_so_far_is_computed_in_each() -> None:
+    row = found(collected(5120, 5632, 6144, 6656), "growing-history")
+    assert "5 120 rows, 512 more in each step" in row["what"]
+    assert row["wins_ns"] == pytest.approx(0.95 * 400_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [(5120,), (5120, 5632, 6144), (5120, 4608, 4096, 3584), (512, 1024, 1536, 2048), (90, 91, 92, 93)],
+    ids=["a fixed number", "up to a limit", "fewer each time", "since the capture", "word by word"],
+)
+def test_sizes_that_do_not_grow_with_the_run_are_no_history(rows: tuple[int, ...]) -> None:
+    assert finding(collected(*rows), "growing-history") is None
+
+
+def test_two_steps_show_no_history() -> None:
+    assert finding(collected(5120, 5632, steps=2), "growing-history") is None

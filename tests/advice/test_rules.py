@@ -16,7 +16,7 @@ from host_ahead import Steps
 
 from tuiprof.advice import advise
 from tuiprof.advice.finding import Evidence
-from tuiprof.advice.redundant import unused_graph
+from tuiprof.advice.gradients import unused_graph
 from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
@@ -222,6 +222,17 @@ def test_a_norm_with_a_mean_of_squared_differences_is_one() -> None:
     row = found(gpu_bound(*centered, *centered[1:]), "unfused-norm")
     assert "mean → sub → pow → mean → add → rsqrt → mul" in row["what"]
     assert "2 times a step" in row["what"]
+
+
+def test_vectors_of_unit_length_have_no_layer_of_their_own() -> None:
+    unit = [
+        ("aten::linalg_vector_norm", REDUCE, 90.0),
+        ("aten::clamp_min", ELEMENTWISE, 5.0),
+        ("aten::div", ELEMENTWISE, 90.0),
+    ]
+    row = found(gpu_bound(NORM[0], *unit, *unit), "unfused-norm")
+    assert "divided by their norm in 6 operators" in row["what"]
+    assert row["instead"].startswith("torch.compile")
 
 
 def test_a_mean_that_nothing_is_divided_by_is_no_norm() -> None:

@@ -76,10 +76,12 @@ def score(folder: Path, name: str, truth: dict[str, Any], *, alone: bool = False
     # Processor time gives the saved share of the step, not its wall time.
     scale = step_ns / 1e6 / truth["bad_ms"] if truth.get("cpu") else 1.0
     bad, gain = truth["bad_ms"] * scale, truth["gain_ms"] * scale
+    # Cases for a CPU have one thread on purpose.
+    may_precede = [*truth["may_precede"], *(["cpu-threads"] if truth.get("cpu") else [])]
     ahead = [
         item.rule
         for item, win in list(zip(found, wins, strict=True))[: hits[0] if hits else None]
-        if item.rule not in truth["may_precede"] or win > bad
+        if item.rule not in may_precede or win > bad
     ]
     win = found[hits[0]].win if hits else None
     near = covered = False

@@ -1,10 +1,9 @@
 """Habits of scripts that train and serve small and middle-sized models on a CPU.
 
 ``poems-prefix`` is a server. Every fix computes what its step computes, up to rounding; ``films-negatives`` and
-``signs-augment`` draw other random numbers than their fixes. There is no rule for the cost of ``ground-inverse``, and
-none that is made for ``pairs-broadcast``: the most similar are named. The lines that make a cost end in a comment with
-the name of the case. They were written without a look at the rules, what they predict, or how the earlier sets were
-scored.
+``signs-augment`` draw other random numbers than their fixes. No rule was made for the costs of ``ground-inverse`` and
+``pairs-broadcast`` then: the most similar are named, too. The lines that make a cost end in a comment with the name of
+the case. They were written without a look at the rules, what they predict, or how the earlier sets were scored.
 """
 
 from __future__ import annotations
@@ -96,6 +95,7 @@ class Process(nn.Module):
     "ground-inverse",
     "the likelihood of a Gaussian process is written as in a textbook, with an inverse and a determinant",
     "a Cholesky factor for both",
+    "matrix-inverse",
     "host-operators",
     "repeated-forward",
     cpu=True,
@@ -373,6 +373,7 @@ def _(bad: bool) -> Step:
     "pairs-broadcast",
     "the distances of all pairs are taken from a tensor of all differences, batch by batch by width",
     "torch.cdist",
+    "broadcast-pairs",
     "elementwise-chain",
     "host-operators",
     cpu=True,

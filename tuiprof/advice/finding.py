@@ -280,11 +280,29 @@ class Evidence:
 
     def without_waiting(self, row: WaitLocation) -> Edit:
         """Return the edit in which the calls of a location do not wait and take no host time."""
-        return _wait_table.without(self.trace, self._waits_of(row))
+        return self._beside_xla(_wait_table.without(self.trace, self._waits_of(row)), row)
 
     def without_reading(self, row: WaitLocation) -> Edit:
         """Return the edit in which the operators that wait at a location are not called."""
-        return self.without_operators(self.operators_of(row))
+        return self._beside_xla(self.without_operators(self.operators_of(row)), row)
+
+    def _beside_xla(self, edit: Edit, row: WaitLocation) -> Edit:
+        """Return the edit of a wait; for what XLA computes on a CPU, the host does the rest of the step meanwhile."""
+        trace = self.trace
+        if trace.device_indices or not self.is_jax:
+            return edit
+        events, begun_by = (self._waits_of(row)[name].to_numpy() for name in ("event", "begun_by"))
+        begins, ends, of_step = trace.starts[begun_by], trace.ends[events], trace.steps.step_of[events]
+        edits = Edit()
+        for step in np.unique(of_step[of_step >= 0]).tolist():
+            mine = of_step == step
+            low, high = trace.steps.starts[step], trace.steps.ends[step]
+            starts, until = np.append(low, ends[mine]), np.append(begins[mine], high)
+            waited_ns = int((ends[mine] - begins[mine]).sum())
+            keep = 1 - min(waited_ns / max(int(high - low) - waited_ns, 1), 1.0)
+            tracks = np.full(len(starts), trace.track_codes[events[mine][0]], dtype=np.int64)
+            edits |= Edit(host=HostTime(tracks, starts, until, np.full(len(starts), keep)))
+        return edits
 
     def operators_of(self, row: WaitLocation) -> Ints:
         """Return the operators that wait at a location: the outermost ``aten::`` one around each call, or the call."""

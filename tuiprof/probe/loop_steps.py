@@ -2,8 +2,9 @@
 
 The loop is found by sampling (see :mod:`.sampler`): the innermost one with nearly all samples of the last two seconds.
 From Python 3.12 on ``sys.monitoring`` then calls back at each jump to its beginning; all other jumps of that code
-object are disabled when they first occur, and no other code is touched. Before 3.12 there is no equally cheap way, so
-the loop is only reported, with the option that makes its iterations steps. So is a loop that waits for a queue most of
+object are disabled when they first occur, and no other code is touched. Before 3.12 there is no equally cheap way for
+any loop: one that reads an array of JAX in each iteration is counted by that, others are only reported, with the option
+that makes their iterations steps. So is a loop that waits for a queue most of
 the time, like that of a server: its iterations may be anything.
 
 A loop inside another may be over the batches of an epoch, or over the parts of a step: micro-batches, tokens, layers.
@@ -55,6 +56,10 @@ class LoopSteps:
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = -1
         self._done = False
+        #: Before Python 3.12: what counts the iterations of a loop otherwise, if a framework has a way to; called with
+        #: the loop, and with what to call at the end of each iteration.
+        self.reads: Callable[[Loop, Callable[[], None]], Any] | None = None
+        self._reading: Any = None
 
     def look(self) -> None:
         """Check for a loop to count, or a better one (in the log's thread)."""
@@ -89,21 +94,17 @@ class LoopSteps:
     def _count(self, loops: list[Loop]) -> None:
         """Count the innermost of nested loops."""
         loop = loops[-1]
+        steps = self._runtime.steps
+        self.release()
         if self._monitoring is None:
             self._armed = loop
             self._name(loop)
+            if self.reads is not None:
+                self._reading = self.reads(loop, self._read(loop))
             return
-        steps = self._runtime.steps
-        self.release()
         monitoring = self._monitoring
         self._tool = free_tool(monitoring)
-        steps.loop_at = _where(loop)
-        found_s = (monotonic_ns() - self._began) / 1e9
-        self._runtime.note(
-            "info",
-            f"steps are iterations of the loop at {os.path.basename(steps.loop_at)}, detected {found_s:.0f} s after "
-            "the framework was imported; earlier ones are not counted. To use another line: --step-at FILE:LINE",
-        )
+        self._tell(loop)
         if loop.over_epochs:
             self._runtime.note(
                 "warn",
@@ -111,6 +112,40 @@ class LoopSteps:
                 "batches run in one call, like lax.scan, or in a loop that takes little of the epoch's time",
             )
         self._watch(loops, begun=False)
+
+    def _tell(self, loop: Loop) -> None:
+        """Note that the iterations of a loop are steps."""
+        self._runtime.steps.loop_at = _where(loop)
+        found_s = (monotonic_ns() - self._began) / 1e9
+        self._runtime.note(
+            "info",
+            f"steps are iterations of the loop at {os.path.basename(_where(loop))}, detected {found_s:.0f} s after "
+            "the framework was imported; earlier ones are not counted. To use another line: --step-at FILE:LINE",
+        )
+
+    def _read(self, loop: Loop) -> Callable[[], None]:
+        """Return the function that ends steps of a loop, called once in each iteration."""
+        steps, hook = self._runtime.steps, self._hook
+        begun = False
+
+        def ended() -> None:
+            nonlocal begun
+            if not hook.on or steps.source > LOOP:
+                return
+            try:
+                t = monotonic_ns()
+                if begun:
+                    steps.end(LOOP, t)
+                    return
+                begun = True
+                self._tell(loop)
+                steps.loop_missed_ns = t - loop.seen_ns
+                steps.withdraw(LOOP, t)
+                steps.marks.append((BEGIN, t))
+            except Exception:
+                hook.failed()
+
+        return ended
 
     def _is_too_short(self, loop: Loop) -> bool:
         return any(same_loop(loop, short) for short in self._too_short)
@@ -220,6 +255,9 @@ class LoopSteps:
 
     def release(self) -> None:
         """Count no more iterations."""
+        if self._reading is not None:
+            self._reading.stop()
+            self._reading = None
         if self._tool < 0 or self._armed is None:
             return
         self._watch_only(set())

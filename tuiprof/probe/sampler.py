@@ -304,7 +304,7 @@ def loops_of(code: CodeType) -> list[Loop]:
     for instruction in instructions:
         line = starts.get(instruction.offset) or line
         lines[instruction.offset] = line
-        target = _target(instruction)
+        target = target_of(instruction)
         if target is None or target > instruction.offset or instruction.opname == _AWAITS:
             continue
         # Handlers of exceptions stand at the end of the code, and jump back to what follows their ``try`` or ``with``.
@@ -328,7 +328,7 @@ def _ordinary(instructions: list[dis.Instruction]) -> set[int]:
         instruction = instructions[waiting.pop()]
         while instruction.offset not in found:
             found.add(instruction.offset)
-            target = _target(instruction)
+            target = target_of(instruction)
             if target is not None:
                 waiting.append(index_of[target])
             if instruction.opname.startswith(_LEAVES):
@@ -337,7 +337,7 @@ def _ordinary(instructions: list[dis.Instruction]) -> set[int]:
     return found
 
 
-def _target(instruction: dis.Instruction) -> int | None:
+def target_of(instruction: dis.Instruction) -> int | None:
     """Return the offset that an instruction may jump to; None = it does not jump."""
     jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
     return instruction.argval if jumps and isinstance(instruction.argval, int) else None

@@ -17,7 +17,8 @@ _TORCH = (
     "measuring; TORCH_LOGS=recompiles names the guard that failed"
 )
 _JAX = (
-    "pad to a few sizes, call jax.jit once rather than every step, warm up before measuring; "
+    "pad to a few sizes, pass numbers that change as arrays and not as static arguments, call jax.jit once rather than "
+    "every step, warm up before measuring; "
     'jax.config.update("jax_explain_cache_misses", True) names the cause'
 )
 
@@ -29,9 +30,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     compiling = (trace.named(_idle.COMPILE) | trace.is_category("compile")) & trace.on_host
     rows = outermost(trace, np.flatnonzero(compiling))
+    line = evidence.line_doing("compiles")
     yield Finding(
         report.verdict.sentence,
-        "",
+        line.where if line is not None else "",
         _JAX if evidence.is_jax else _TORCH,
         "high",
         "the compiler's own ranges, or the version in a region's name",

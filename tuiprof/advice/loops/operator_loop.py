@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ import polars as pl
 
 from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
-from tuiprof.analyses.shared.calls import loops
+from tuiprof.analyses.shared.calls import arguments, loops
 from tuiprof.analyses.shared.frames import ancestry_of, function_label, operator_label, running_at_start
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
@@ -35,6 +36,14 @@ _LAYERS: Final = (
 _LEAST = 4.0
 #: Operators that make a number of a tensor.
 _READS: Final = frozenset(("item", "is_nonzero", "_local_scalar_dense"))
+#: Arithmetic on weights, as of moving averages. Likely, least and most helpful share of the time that one pass over
+#: each tensor takes, if the loop has several.
+_ARITHMETIC: Final = re.compile(
+    r"^(mul|add|sub|div|lerp|copy|addcmul|addcdiv|sqrt|pow|clone|zero|clamp|neg|abs)_?$"
+)
+_KEEP_PARAMETERS: Final = (0.4, 0.8, 0.1)
+#: Operators of a loop whose shapes are read.
+_LOOKED_AT: Final = 64
 #: Cells of recurrent layers: an iteration needs the state of the one before, so only the whole layer can replace them,
 #: if its inputs are known beforehand. The share of their time that it takes: likely, least and most helpful. Measured
 #: on one thread of an EPYC (Zen 5), PyTorch 2.13, forward and backward, batches of 1 to 128, widths of 32 to 256, 50 to
@@ -87,7 +96,9 @@ def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
     """Return whether one loop is the backward pass of the other."""
     made_by = [call for call in backward["calls"] if call >= 0]
     if made_by:
-        return bool(np.isin(made_by, forward["calls"]).mean() > 0.5)
+        # In some steps an interruption may hide one of them.
+        shares = np.isin(made_by, forward["calls"]).mean(), np.isin(forward["calls"], made_by).mean()
+        return bool(max(shares) > 0.5)
     return set(forward["times"]) == set(backward["times"])
 
 
@@ -95,17 +106,31 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     backward = " (and again in the backward pass)" if place.get("with_backward") else ""
     times = np.array(place["times"], dtype=np.float64)
     keeps = [1 / times, np.minimum(_LEAST / times, 1.0), 1 / times]  # one iteration stays
-    if cell := next((name for name in place["body"] if name in _CELLS), ""):
+    waits = np.array(place["waits"])  # stay as they are
+    because = f"operators of less than {SHORT_NS // 1000} µs repeat in the same order, and calls cost more than work"
+    names = set(place["body"])
+    if place["backward"]:
+        made_by = [call for call in place["calls"] if call >= 0]
+        names |= set(map(operator_label, evidence.calls.names_of(np.array(made_by, dtype=np.int64))))
+    if cell := next((name for name in _CELLS if name in names), ""):
         layer, shares = _CELLS[cell]
         instead = f"{layer} on the whole sequence, if its inputs do not depend on its outputs"
         keeps = [np.full(len(times), share) for share in shares]
+    elif _of_parameters(evidence, place):
+        instead = (
+            "update all tensors at once and in place, such as torch._foreach_lerp_(averages, list(model.parameters()), "
+            "weight)"
+        )
+        passes = len(place["body"])  # over each tensor, of which one stays
+        keeps = [np.full(len(times), max(share, 1 / passes)) for share in _KEEP_PARAMETERS]
+        waits = np.zeros_like(waits)  # large matrices take longer
+        because = "the same arithmetic on matrices and vectors in turn, as of all parameters"
     elif _READS.intersection(place["body"]):
         instead = "compare all items at once, or make a list of them first: tensor.tolist() or .numpy() before the loop"
     else:
         instead = (
             f"process all items at once: one call on the whole batch (pad and mask if sizes differ); or {jit}"
         )
-    waits = np.array(place["waits"])  # stay as they are
     keeps = [waits + (1 - waits) * keep for keep in keeps]
     tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
     often = evidence.how_often(place["loops"])
@@ -121,11 +146,21 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
         place["where"] or (line.where if line is not None and part >= MIN_NAMED else ""),
         instead,
         "low" if cell else "medium",
-        f"operators of less than {SHORT_NS // 1000} µs repeat in the same order: the calls cost more "
-        "than the work",
+        because,
         *EditRange(*(Edit(host=HostTime(tracks, starts, ends, keep)) for keep in keeps)),
         event=place["event"],
     )
+
+
+def _of_parameters(evidence: Evidence, place: dict[str, Any]) -> bool:
+    """Return whether the tensors of a loop have as different shapes as parameters: matrices and vectors in turn."""
+    if place["backward"] or not all(_ARITHMETIC.match(name) for name in place["body"]):
+        return False
+    rows = evidence.calls.rows[np.array(place["calls"], dtype=np.int64)]
+    rows = rows[evidence.trace.named(f"^{re.escape(evidence.trace.name(place['event']))}$", rows)]
+    dims = (given.dims[0] for _, given in arguments(evidence.trace, rows[:_LOOKED_AT]) if given.dims)
+    ranks = [len(shape) for shape in dims if isinstance(shape, list)]
+    return len(ranks) >= MIN_PASSES and 0 < ranks.count(1) < len(ranks)
 
 
 def _steady(evidence: Evidence, loop: dict[str, Any]) -> dict[str, Any] | None:

@@ -31,8 +31,8 @@ FRAMEWORK = re.compile(
 #: functions are recognized by name there.
 PROFILER = re.compile(
     r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)"
-    r"|(^|/)tuiprof/probe/(?!(?:frameworks/|importlib\._bootstrap/)?(?:\w+_hooks|given_steps|module_calls|(?:jax_)?syncs"
-    r"|sites)\.py|frameworks/torch_black_box\.py\(\d+\): backward$)"
+    r"|(^|/)tuiprof/probe/(?!(?:frameworks/|importlib\._bootstrap/)?(?:\w+_hooks|given_steps|jax_reads|module_calls"
+    r"|(?:jax_)?syncs|sites)\.py|frameworks/torch_black_box\.py\(\d+\): backward$)"
     r"|\btuiprof_waits_for_devices\b"
 )
 
@@ -42,7 +42,7 @@ _JAX_FRAME = re.compile(
     r"|xla_bridge)\.py\(\d+\): "
     r"|(?:core|dispatch|stages)\.py\(\d+\): (?:__call__|_?true_bind|apply_primitive|bind(?:_with_trace)?|call"
     r"|process_primitive)$"
-    r"|syncs\.py\(\d+\): call$"
+    r"|syncs\.py\(\d+\): call$|jax_reads\.py\(\d+\): read$"
     r"|array\.py\(\d+\): (?:__\w+__|_value|_check_if_deleted|block_until_ready|item|tolist)$"
     r"|api\.py\(\d+\): (?:block_until_ready|_?device_get|_?device_put)$"
     r"|profiler\.py\(\d+\): wrapper$)"

@@ -298,7 +298,8 @@ class TorchProfiler:
             capturer.note("warn", NO_CALLS)
         self._profiler = profiler._KinetoProfile(
             activities=activities,
-            record_shapes=request.shapes,
+            # On a CPU the time of operators depends on them, and they cost little beside what runs there.
+            record_shapes=request.shapes or not self._on_device,
             profile_memory=request.memory,
             with_stack=stack,
             **options,

@@ -31,6 +31,7 @@ from ..requests import Request
 from ..runtime import Runtime
 from ..sampler import AROUND, Site, relation, script_sites
 from ..steps import ANNOTATION, JITTED, SYNC
+from .jax_reads import JaxReads
 from .syncs import JaxSyncWatch
 
 #: Classes of the jitted functions of Flax NNX and Equinox.
@@ -184,6 +185,7 @@ def install_jax(runtime: Runtime, module: Any) -> None:
     annotation._tuiprof = True
     _watch_profiler(runtime, module)
     runtime.capture.jax = JaxProfiler
+    runtime.loops.reads = JaxReads
 
 
 def _watch_profiler(runtime: Runtime, module: Any) -> None:

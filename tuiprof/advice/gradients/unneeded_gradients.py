@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.redundant.zeroed_gradients import zero_fills
+from tuiprof.advice.gradients.zeroed_gradients import zero_fills
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls
 from tuiprof.analyses.shared.model_calls import model_calls
 from tuiprof.analyses.shared.optimizers import CLEARS, updates

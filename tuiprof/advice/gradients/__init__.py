@@ -1,0 +1,1 @@
+"""Rules about gradients that are computed, kept or cleared without need."""

@@ -1,0 +1,102 @@
+"""JAX before Python 3.12: the iterations of a loop, by an array that each of them reads.
+
+Nothing calls back at the jumps of a loop there (see :mod:`..loop_steps`). But the methods that read an array of JAX, or
+wait for it, are Python functions: ``float(loss)`` and ``loss.block_until_ready()`` call one. If the loop itself makes
+such a call, where no iteration can pass it by, it ends a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import sys
+import threading
+from typing import Any, Callable
+
+from ..isolation import OWN_FILES
+from ..sampler import Loop, loops_of, target_of
+
+_READS = (
+    "__float__",
+    "__int__",
+    "__bool__",
+    "__format__",
+    "__array__",
+    "item",
+    "tolist",
+    "block_until_ready",
+)
+
+
+class JaxReads:
+    """Calls ``ended`` where an iteration of a loop of the main thread reads an array, until :meth:`stop`."""
+
+    def __init__(self, loop: Loop, ended: Callable[[], None]) -> None:
+        self._loop = loop
+        self._ended = ended
+        self._site: Any = None  # the call that ends steps; None = it was not seen yet
+        self._passed_by: set[Any] = set()
+        # Python 3.11 takes a call for made at one or the other of its instructions, as it learns what is called.
+        positions = getattr(loop.code, "co_positions", None)
+        self._places: list[Any] = list(positions()) if positions is not None else []
+        self._ending = False
+        self._replaced: dict[str, Any] = {}
+        self._array: Any = getattr(sys.modules.get("jax._src.array"), "ArrayImpl", None)
+        for name in _READS:
+            original = vars(self._array).get(name) if self._array is not None else None
+            if callable(original):
+                self._replaced[name] = original
+                setattr(self._array, name, self._noticed(original))
+
+    def stop(self) -> None:
+        """Restore the methods."""
+        for name, original in self._replaced.items():
+            setattr(self._array, name, original)
+        self._replaced.clear()
+
+    def _noticed(self, original: Any) -> Any:
+        def read(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            frame = sys._getframe(1)
+            while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_FILES):
+                frame = frame.f_back  # those of a capture
+            if frame.f_code is self._loop.code:
+                self._read_at(frame.f_lasti)
+            return result
+
+        with contextlib.suppress(TypeError):  # a method of the extension has no text for a name
+            functools.update_wrapper(read, original)
+        return read
+
+    def _read_at(self, at: int) -> None:
+        site = self._places[at // 2] if self._places else at
+        if self._site is None and site not in self._passed_by:
+            on_main = threading.current_thread() is threading.main_thread()
+            if on_main and is_always_run(self._loop, at):
+                self._site = site
+            else:
+                self._passed_by.add(site)
+        if site == self._site and not self._ending:
+            self._ending = True  # a capture that begins or ends there waits for arrays itself
+            try:
+                self._ended()
+            finally:
+                self._ending = False
+
+
+def is_always_run(loop: Loop, at: int) -> bool:
+    """Whether each iteration of a loop that ends or goes on runs the instruction at an offset once."""
+    if not loop.head <= at <= loop.end:
+        return False
+    if any(loop.head < inner.head <= at <= inner.end for inner in loops_of(loop.code)):
+        return False
+    for instruction in dis.get_instructions(loop.code):
+        to = target_of(instruction)
+        if (
+            to is not None
+            and loop.head <= instruction.offset < at
+            and (at < to <= loop.end or to == loop.head)
+        ):
+            return False
+    return True
