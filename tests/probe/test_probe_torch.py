@@ -801,7 +801,7 @@ def test_captures_of_what_were_no_steps_are_repeated(run_forked: Callable[..., R
     script = (
         """
 import time, torch
-for x in torch.utils.data.DataLoader(torch.ones(10, 4)): time.sleep(0.02)  # long enough for a step
+for x in torch.utils.data.DataLoader(torch.ones(10, 4)): time.sleep(0.12)  # long enough for a step
 """
         + MODEL
         + "train(DataLoader(data, batch_size=16))"

@@ -99,7 +99,6 @@ _MAX_MARKS = 1 << 18  # a minute of 1 ms steps: how long the log's thread may be
 #: ns. It is taken over this time, ns, or this many of them: a host that runs ahead of a device goes around faster at
 #: first, for as long as its launches are queued.
 _MIN_NS, _MEAN_OF_NS, _MEAN_OF = 100_000, 100_000_000, 4096
-_PROOF_NS = 10_000_000  # after this time without a shorter mean they may be captured, ns
 _CHECKED = 256  # steps from one check of that to the next
 _NEVER = 1 << 62
 _get_ident = threading.get_ident
@@ -389,6 +388,7 @@ class Steps:
             return False
         self._since = self.n, t
         if count <= 0 or ns >= count * _MIN_NS:
+            self._long_enough = count > 0
             return False
         where = f" at {os.path.basename(self.loop_at)}" if source == LOOP else ""
         text = f"{SOURCES[source]}{where} take {ns / count / 1e3:.2g} µs, too short for steps: they are not counted"
@@ -446,13 +446,8 @@ class Steps:
         """Whether the source of steps is settled, so that a capture can begin."""
         if self.source >= OPTIMIZER:
             return True
-        if self.loop_on_trial:
+        if self.loop_on_trial or (self.source <= LOOP and not self._long_enough):
             return False
-        if self.source <= LOOP and not self._long_enough:
-            began, began_at = self._since
-            self._long_enough = monotonic_ns() - began_at >= max(_PROOF_NS, (self.n - began) * _MIN_NS)
-            if not self._long_enough:
-                return False
         return self.n >= (_SETTLED_AFTER_WITH_OPTIMIZER if self.optimizer_made else _SETTLED_AFTER)
 
     @property
