@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -15,6 +17,7 @@ import pytest
 
 from tests.session.session_logs import new_session
 from tuiprof.cli import main
+from tuiprof.session.run.launch import LaunchSpec, start, wait
 
 LOADED = """
 import time, torch, tuiprof
@@ -23,18 +26,19 @@ from torch.utils.data import DataLoader, Dataset
 class Slow(Dataset):
     def __len__(self): return 40
     def __getitem__(self, index):
-        time.sleep(0.01)
+        time.sleep(0.005)
         return torch.tensor([float(index)])
 
 for batch in DataLoader(Slow(), 2):
-    time.sleep(0.02)
+    time.sleep(0.01)
     tuiprof.step(loss=batch.sum().item())
 """
+PLAIN = "import tuiprof\nfor n in range(24): tuiprof.step(loss=1.0)\n"
 SCRIPT = """
 import os, time, tuiprof
 blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") != "0"
 for n in range(24):
-    time.sleep(0.05 if blocking else 0.001)
+    time.sleep(0.02 if blocking else 0.001)
     tuiprof.step(loss=1 / (n + 1))
 """
 
@@ -47,6 +51,27 @@ def tuiprof(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=90,
     )
+
+
+def here(folder: Path, *args: str) -> tuple[int, str, str]:
+    """Run it in this process; return its status, its output and its errors."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(["--sessions", str(folder / "sessions"), *args])
+    return status, out.getvalue(), err.getvalue()
+
+
+def recorded(folder: Path) -> Path:
+    """Record ``train.py``; return its session."""
+    command = (sys.executable, str(folder / "train.py"))
+    session = start(LaunchSpec(command, cwd=folder, capture=None, root=folder / "sessions"))
+    assert wait(session, 60).code == 0
+    return session.path
+
+
+def write(trace: dict[str, Any], session: Path) -> None:
+    (session / "traces").mkdir(exist_ok=True)
+    (session / "traces" / "rank0.1.pt.trace.json").write_text(json.dumps(trace))
 
 
 def event(cat: str, name: str, ts: float, dur: float, tid: int, **args: int) -> dict[str, Any]:
@@ -65,21 +90,17 @@ def blocking_trace() -> dict[str, Any]:
 
 def test_a_setting_is_listed_with_its_variable_and_tried(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    recorded = tuiprof(tmp_path, "record", "--no-capture", "--", sys.executable, str(tmp_path / "train.py"))
-    assert recorded.returncode == 0, recorded.stderr
-    [session] = (tmp_path / "sessions").iterdir()
-    none = tuiprof(tmp_path, "fix", str(session))
-    assert none.returncode != 0, "it has no trace"
-    (session / "traces").mkdir(exist_ok=True)
-    (session / "traces" / "rank0.1.pt.trace.json").write_text(json.dumps(blocking_trace()))
+    session = recorded(tmp_path)
+    assert here(tmp_path, "fix", str(session))[0] != 0, "it has no trace"
+    write(blocking_trace(), session)
 
-    listed = tuiprof(tmp_path, "fix", str(session))
-    assert listed.returncode == 0, listed.stderr
-    assert "launch-blocking" in listed.stdout
-    assert "CUDA_LAUNCH_BLOCKING=0" in listed.stdout
-    unknown = tuiprof(tmp_path, "fix", str(session), "--try", "nan-check")
-    assert unknown.returncode == 2
-    assert "there are launch-blocking" in unknown.stderr
+    status, listed, err = here(tmp_path, "fix", str(session))
+    assert status == 0, err
+    assert "launch-blocking" in listed
+    assert "CUDA_LAUNCH_BLOCKING=0" in listed
+    status, _, unknown = here(tmp_path, "fix", str(session), "--try", "nan-check")
+    assert status == 2
+    assert "there are launch-blocking" in unknown
 
     tried = tuiprof(tmp_path, "fix", str(session), "--try", "launch-blocking", "--trials", "3")
     metas = [json.loads(path.read_text()) for path in (tmp_path / "sessions").glob("*/session.json")]
@@ -104,21 +125,14 @@ def loading_trace() -> dict[str, Any]:
     return {"schemaVersion": 1, "traceEvents": events}
 
 
-def recorded_with(folder: Path, script: str, trace: dict[str, Any]) -> Path:
-    (folder / "train.py").write_text(script)
-    recorded = tuiprof(folder, "record", "--no-capture", "--", sys.executable, str(folder / "train.py"))
-    assert recorded.returncode == 0, recorded.stderr
-    [session] = (folder / "sessions").iterdir()
-    (session / "traces").mkdir(exist_ok=True)
-    (session / "traces" / "rank0.1.pt.trace.json").write_text(json.dumps(trace))
-    return session
-
-
 def test_loader_workers_are_switched_inside_of_the_process(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    session = recorded_with(tmp_path, LOADED, loading_trace())
-    listed = tuiprof(tmp_path, "fix", str(session))
-    assert "TUIPROF_TRY=loader_workers=" in listed.stdout, listed.stdout + listed.stderr
+    (tmp_path / "train.py").write_text(PLAIN)
+    session = recorded(tmp_path)
+    write(loading_trace(), session)
+    (tmp_path / "train.py").write_text(LOADED)
+    _, listed, err = here(tmp_path, "fix", str(session))
+    assert "TUIPROF_TRY=loader_workers=" in listed, listed + err
     tried = tuiprof(tmp_path, "fix", str(session), "--try", "loader-workers", "--trials", "2")
     assert tried.returncode == 0, tried.stdout + tried.stderr
     assert re.search("loader-workers: (faster|undecided)", tried.stdout), (
@@ -130,11 +144,12 @@ def test_loader_workers_are_switched_inside_of_the_process(tmp_path: Path) -> No
 
 
 def test_a_switch_that_meets_nothing_is_told(tmp_path: Path) -> None:
-    script = "import tuiprof\nfor n in range(24): tuiprof.step(loss=1.0)\n"
-    session = recorded_with(tmp_path, script, loading_trace())
-    tried = tuiprof(tmp_path, "fix", str(session), "--try", "loader-workers", "--trials", "2")
-    assert tried.returncode == 1
-    assert "not applied: the script creates nothing" in tried.stdout
+    (tmp_path / "train.py").write_text(PLAIN)
+    session = recorded(tmp_path)
+    write(loading_trace(), session)
+    status, tried, _ = here(tmp_path, "fix", str(session), "--try", "loader-workers", "--trials", "2")
+    assert status == 1
+    assert "not applied: the script creates nothing" in tried
 
 
 def test_without_such_advice_the_command_that_shows_the_rest_can_be_run(

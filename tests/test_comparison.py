@@ -8,15 +8,18 @@ import re
 import shutil
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 from session.session_logs import append, head, line, new_session, step
 
 from tuiprof.cli import main
+from tuiprof.comparison import sides
 from tuiprof.comparison.sides import compare_sides, compare_targets, open_side
 from tuiprof.errors import UsageProblem
 from tuiprof.ladder.state import Figures, LadderMeta, Rung, Trial, create
+from tuiprof.model import Report
 from tuiprof.report import Style, render
 from tuiprof.resources import shipped
 from tuiprof.session.store.folders import Session
@@ -24,6 +27,11 @@ from tuiprof.session.store.meta import Scenario
 
 NAIVE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
 FIXED = shipped("traces") / "metrics-no-nan-check.pt.trace.json.gz"
+
+
+@cache
+def compared() -> Report:
+    return compare_targets(NAIVE, FIXED)
 
 
 def recorded(
@@ -42,7 +50,7 @@ def recorded(
 
 
 def test_what_is_within_the_noise_is_last_and_grey() -> None:
-    report = compare_targets(NAIVE, FIXED)
+    report = compared()
     for key in ("metrics", "kernels", "operators", "launches"):
         table = report.table(key)
         noise = table.rows[table.faint].to_list()
@@ -60,7 +68,7 @@ def test_what_is_within_the_noise_is_last_and_grey() -> None:
 
 
 def test_two_files_are_compared_by_their_traces() -> None:
-    report = compare_targets(NAIVE, FIXED)
+    report = compared()
     assert report.verdict.level == "good"
     assert "1.12× faster" in report.verdict.sentence
     assert (report.fact("before"), report.fact("after")) == (NAIVE.name, FIXED.name)
@@ -182,8 +190,13 @@ def test_the_steps_of_both_are_drawn_in_one_chart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format_", ["text", "json", "csv", "md", "html"])
-def test_the_verb_writes_every_format(format_: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_writes_every_format(
+    format_: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(sides, "compare_targets", lambda *two, **_: (asked.append(two), compared())[1])
     assert main(["compare", str(NAIVE), str(FIXED), "--format", format_]) == 0
+    assert asked == [(str(NAIVE), str(FIXED))]
     out = capsys.readouterr().out
     if format_ == "json":
         document = json.loads(out)["reports"][0]
@@ -219,7 +232,7 @@ def test_a_page_of_what_changed_and_all_of_it_on_request(capsys: pytest.CaptureF
 
 
 def test_what_a_step_was_freed_of_is_new_in_the_other_direction() -> None:
-    there, back = compare_targets(NAIVE, FIXED), compare_targets(FIXED, NAIVE)
+    there, back = compared(), compare_targets(FIXED, NAIVE)
     (fixed,), (new,) = (report.table("proof").rows.to_dicts() for report in (there, back))
     assert (fixed["change"], new["change"]) == ("fixed", "new")
     assert fixed["finding"] == new["finding"] == "nan-check"

@@ -97,7 +97,7 @@ KINDS: Final[dict[str, Callable[[Path], None]]] = {
 def run(options: Options) -> Outcome:
     """Try every kind in every place, and everything that a folder can point at."""
     outcome = Outcome()
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(4) as pool:  # a picture waits until its screen no longer changes
         cases = [*_odd_files(options), *_ways(options)]
         for name, found in pool.map(_tried_one, cases):
             if isinstance(found, _CannotTry):

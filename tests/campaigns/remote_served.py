@@ -53,7 +53,7 @@ def run(options: Options) -> Outcome:
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(names)
     try:
-        with ThreadPoolExecutor(2) as pool:  # they wait more than they work
+        with ThreadPoolExecutor(4) as pool:  # they wait more than they work
             jobs = [
                 pool.submit(_remote, options),
                 *(pool.submit(_visited, options, name) for name in _VISITS),

@@ -36,7 +36,7 @@ _MARK = "TUIPROF_CAMPAIGN_CASE"
 #: What Kineto writes for tracers when a capture begins and ends; no setting silences it without its errors.
 _KINETO = re.compile(rb"USDT:[^\n]*profiler_(?:start|stop)\s*\n")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{6,}|(?<=started )\d{9,}|(?<=pid=)\d+")
-_LAST_S = 3.0  # helpers of multiprocessing end a moment after the script
+_LAST_S = 10.0  # helpers of multiprocessing end a moment after the script, on a busy machine some seconds
 #: What ``record`` sets so that output arrives at once; the bare script gets it, too.
 _ALIKE = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _ASPECTS = ("exit", "stdout", "stderr", "files", "left")
@@ -103,7 +103,8 @@ def run(options: Options) -> Outcome:
     every = [script for script in scripts() if script.fast or not options.short]
     options.rng("order").shuffle(every)
     chosen = every[: options.count(len(every), len(every))]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 2) as pool:
+    # A script waits for most of its time, so that the probe's thread runs.
+    with concurrent.futures.ThreadPoolExecutor(3 * (os.cpu_count() or 1)) as pool:
         results = list(pool.map(lambda script: _try(script, options), chosen))
     listed, runs = 0, 0
     for script, (why, failures, count) in zip(chosen, results, strict=True):
@@ -280,7 +281,7 @@ def _environment(case: str) -> dict[str, str]:
 
 
 def _in_terminal(command: Sequence[str], cwd: Path, env: dict[str, str], typed: bytes) -> tuple[int, bytes]:
-    """Run a command in a terminal and type lines into it, one whenever it has said something and fell silent."""
+    """Run a command in a terminal and type lines into it, one whenever it has said something and waits."""
     child, terminal = pty.fork()
     if not child:
         os.chdir(cwd)
@@ -297,7 +298,7 @@ def _in_terminal(command: Sequence[str], cwd: Path, env: dict[str, str], typed: 
                 except OSError:  # it is gone
                     break
                 said += piece
-            elif lines and said:
+            elif lines and said and psutil.Process(child).status() == psutil.STATUS_SLEEPING:
                 os.write(terminal, lines.pop(0))
     finally:
         _, status = os.waitpid(child, 0)

@@ -69,7 +69,7 @@ _OPENS_S, _OPENED_MB = 20.0, 400.0
 def run(options: Options) -> Outcome:
     """Watch a run for some minutes, then replay a day."""
     outcome = Outcome()
-    minutes = float(options.cases) if options.cases is not None else 0.08 if options.short else 120.0
+    minutes = float(options.cases) if options.cases is not None else 0.05 if options.short else 120.0
     _watch(options.folder / "long", minutes, outcome)
     _replay(options.folder / "day", 600 if options.short else _DAY_S, outcome)
     return outcome

@@ -46,7 +46,9 @@ def train():
 """
 
 
-def test_a_few_batches_of_a_run_are_looked_at(run: Callable[..., Run]) -> None:
+def test_a_few_batches_of_a_run_are_looked_at(
+    run: Callable[..., Run], run_forked: Callable[..., Run]
+) -> None:
     script = f"{TEXTS}\nfor _ in range(10): train()"
     done = run(script, flags=("-W", "error"))
     assert (done.code, done.err) == (0, "")
@@ -57,7 +59,7 @@ def test_a_few_batches_of_a_run_are_looked_at(run: Callable[..., Run]) -> None:
     last = looked[-1]
     assert (last.batches, last.width, last.longest) == (8, 8 * 256, sum(used))
     assert (last.masked, last.full, last.least, last.most) == (8, 0, min(used), max(used))
-    plain = run(script, TUIPROF_SESSION="")
+    plain = run_forked(script, TUIPROF_SESSION="")
     assert done.out == plain.out
     assert not plain.logs
 

@@ -176,10 +176,10 @@ def test_a_line_without_a_statement_is_said(run: Callable[..., Run], tmp_path: P
     assert "there is no statement at line 5" in done.err
 
 
-def test_a_function_that_has_not_run_is_said(run: Callable[..., Run], helper: Path) -> None:
+def test_a_function_that_has_not_run_is_said(run_forked: Callable[..., Run], helper: Path) -> None:
     pytest.importorskip("torch")
     for name in ("nowhere:step", "helper:once"):
-        done = run("import torch, helper\nhelper.loop(0)", TUIPROF_STEP_FUNCTION=name)
+        done = run_forked("import torch, helper\nhelper.loop(0)", TUIPROF_STEP_FUNCTION=name)
         assert done.code == 0, done.err
         (writer,) = done.logs
         assert [note.text for note in done.of(records.Note, writer)] == [

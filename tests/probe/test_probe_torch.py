@@ -74,7 +74,7 @@ model(x).sum().backward(); optimizer.step()
     assert not done.of(records.DeviceStep)
 
 
-def test_workers_that_a_loader_starts_again_are_timed(run: Callable[..., Run]) -> None:
+def test_workers_that_a_loader_starts_again_are_timed(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL
         + """
@@ -85,7 +85,7 @@ for _ in range(3): train(kept)
 for x, y in again: break
 """
     )
-    done = run(script)
+    done = run_forked(script)
     assert (done.code, done.err) == (0, "")
     starts = done.of(records.WorkersStarted)
     assert [(start.n, start.workers, start.starts) for start in starts] == [
@@ -936,22 +936,26 @@ print("compiled")
     assert not [note for note in done.of(records.Note) if note.level == "bad"]
 
 
-@pytest.mark.parametrize("given", [{"FUNCTION": "__main__:train_step"}, {"AT": "script.py:7"}])
+@pytest.mark.parametrize("given", [{"FUNCTION": "part:train_step"}, {"AT": "part.py:6"}])
 def test_a_step_given_inside_of_compiled_code_breaks_no_graph(
-    run: Callable[..., Run], given: dict[str, str]
+    run_forked: Callable[..., Run], tmp_path: Path, given: dict[str, str]
 ) -> None:
-    script = """
+    (tmp_path / "part.py").write_text("""
 import torch
 model = torch.nn.Linear(8, 8)
-x = torch.ones(4, 8)
 def train_step(x):
     loss = model(x).sum()
     loss = loss * 2
     return loss
+""")
+    script = """
+import torch
+from part import train_step
+x = torch.ones(4, 8)
 compiled = torch.compile(train_step, fullgraph=True, backend="eager")
 print({bool(compiled(x) == train_step(x)) for _ in range(3)})
 """
-    done = run(script, **{f"TUIPROF_STEP_{name}": value for name, value in given.items()})
+    done = run_forked(script, **{f"TUIPROF_STEP_{name}": value for name, value in given.items()})
     assert (done.out, len(done.of(records.Step))) == ("{True}\n", 6), done.err
 
 

@@ -21,7 +21,7 @@ SCRIPT = """
 import time, torch
 from torch.utils.data import DataLoader, Dataset
 class Slow(Dataset):
-    def __len__(self): return 25
+    def __len__(self): return 12
     def __getitem__(self, index): time.sleep(0.06); return torch.ones(8)
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -37,9 +37,9 @@ IN_PROCESS = """
 import time, torch
 from torch.utils.data import DataLoader, Dataset
 class Slow(Dataset):
-    def __len__(self): return 25
+    def __len__(self): return 30
     def __getitem__(self, index):
-        time.sleep(0.03)
+        time.sleep(0.01 + index % 5 / 100)  # in no rhythm with the samples
         return torch.ones(8)
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -49,7 +49,7 @@ for batch in DataLoader(Slow(), batch_size=1):
     loss = model(batch).sum()
     loss.backward()
     optimizer.step()
-    str(words[:60])
+    str(words[:8])
     words[:, :500].norm()
 """
 
@@ -137,9 +137,9 @@ def call(x):
         x = x @ x
     return x
 \"\"\")
-model = torch.nn.Parameter(torch.rand(1200, 1200))
+model = torch.nn.Parameter(torch.rand(1800, 1800))
 optimizer = torch.optim.SGD([model], lr=1e-9)
-for step in range(12):
+for step in range(3):
     trainer.fit((model @ model).sum(), optimizer)
     generated.call(model.detach())
 """

@@ -1,15 +1,14 @@
-"""The callback that readers paste into their own training: with Lightning itself, in a process of its own."""
+"""The callback that readers paste into their own training: with Lightning itself."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import ForkedPython
 from scripts import SCENARIOS
 
 pytestmark = pytest.mark.timeout(300)
@@ -64,16 +63,18 @@ print(json.dumps({
 """
 
 
-def test_a_nan_is_captured_and_comes_back_in_the_first_step_of_a_second_run(tmp_path: Path) -> None:
+def test_a_nan_is_captured_and_comes_back_in_the_first_step_of_a_second_run(
+    tmp_path: Path, forked: ForkedPython
+) -> None:
     for package in ("torch", "lightning", "numpy"):
         pytest.importorskip(package)
     shutil.copy(SCENARIOS / "nan_capture/lightning_callback.py", tmp_path)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-c", TRAINING]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "batch 5: a gradient is NaN; the step is in nan.pt" in done.stdout
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+    (tmp_path / "training.py").write_text(TRAINING)
+    status, out, err = forked.run(tmp_path / "training.py", env=environment, cwd=tmp_path)
+    assert status == 0, err
+    assert "batch 5: a gradient is NaN; the step is in nan.pt" in out
+    assert json.loads(out.splitlines()[-1]) == {
         "found": [5, 0],
         "steps": [6, 1],
         "same logits": True,

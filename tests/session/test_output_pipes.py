@@ -156,9 +156,9 @@ def test_a_disk_that_was_full_for_a_while_loses_nothing(run: Run, tiny_disk: Pat
 
 
 _PRINTS = """
-for n in range(3000):
+for n in range(900):
     print(n)
-    if n == 1000:
+    if n == 300:
         print("ready", file=sys.stderr)
         told("go")
     time.sleep(0.0005)
@@ -168,14 +168,14 @@ for n in range(3000):
 def test_the_writer_killed_or_stopped(run: Run, tmp_path: Path) -> None:
     session = run(_PRINTS)
     until(lambda: "ready" in session.stderr.read_text(), "half of the output")
-    until(lambda: session.stdout.read_bytes().endswith(b"\n1000\n"), "that half written")
+    until(lambda: session.stdout.read_bytes().endswith(b"\n300\n"), "that half written")
     writer = writer_of(session)
     writer.suspend()
     until(lambda: writer.status() != psutil.STATUS_STOPPED, "a writer that goes on")
     writer.kill()
     (tmp_path / "go").touch()
     assert wait(session, 30) == Status("finished", 0)
-    assert session.stdout.read_text().split() == [str(n) for n in range(3000)]
+    assert session.stdout.read_text().split() == [str(n) for n in range(900)]
     assert gone(writer)
 
 
@@ -188,7 +188,7 @@ def test_the_supervisor_killed(run: Run, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     until(lambda: gone(script), "the end of the script")
     until(lambda: gone(writer), "the end of the writer", 5.0)
-    assert session.stdout.read_text().split() == [str(n) for n in range(3000)]
+    assert session.stdout.read_text().split() == [str(n) for n in range(900)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the script's own reading end needs Linux")

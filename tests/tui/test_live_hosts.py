@@ -16,6 +16,7 @@ from tuiprof.session.live.hosts import host_states
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.log import Stacks, Thread
 from tuiprof.session.store.folders import run_of
+from tuiprof.session.store.status import STARTING_S
 from tuiprof.tui.live.devices import device_views
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.view import devices_of, hosts_row
@@ -54,8 +55,9 @@ async def test_a_capture_is_asked_for_on_all_hosts_for_the_same_later_steps(tmp_
 
 
 async def test_a_lost_host_is_named_on_a_small_screen(tmp_path: Path) -> None:
-    first = goes_on(part(tmp_path, "node1", [0], began_s=AGO_S, ended=False))
-    part(tmp_path, "node2", [1], began_s=AGO_S, steps=20, ended=False)
+    began_s = AGO_S - STARTING_S  # too long ago for one that has not started yet
+    first = goes_on(part(tmp_path, "node1", [0], began_s=began_s, ended=False))
+    part(tmp_path, "node2", [1], began_s=began_s, steps=20, ended=False)
     app = live(first.path)
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "node2 1 lost: ")

@@ -194,7 +194,8 @@ async def test_ranks_lie_side_by_side_with_the_straggler_marked(tmp_path: Path) 
         assert "step time" in line
 
 
-async def test_runs_that_go_on_are_a_key_apart(tmp_path: Path) -> None:
+async def test_runs_that_go_on_are_a_key_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuiprof.tui.live.screen._RUNS_S", 0.1)
     first = recorded(tmp_path, 20)
     second = recorded(tmp_path, 30, step_ms=41.0, scenario=None, name="second")
     app = live(first.session.path)

@@ -32,7 +32,7 @@ _TIMEOUT_S: Final = 300.0
 #: The snapshot is taken when several polls in a row show the same text or, because the screen of a running script keeps
 #: changing, this long after the last worker has finished.
 _MAX_UNSTABLE_S: Final = 2.0
-_POLL_S: Final = 0.15
+_POLL_S: Final = 0.1
 _STABLE_POLLS: Final = 3
 _FONT_FACE: Final = re.compile(r"@font-face\s*{[^}]*}\s*")
 _FONTS: Final = "'DejaVu Sans Mono', 'Cascadia Mono', Menlo, Consolas, 'Liberation Mono', monospace"
