@@ -117,6 +117,20 @@ def test_a_jitted_function_that_is_called_again_and_again(tmp_path: Path) -> Non
     assert "update" in trace.steps.read_from
 
 
+@pytest.mark.parametrize(
+    ("shift", "function"), [(0, "gradient"), (1500, "multiply")], ids=["regular", "in pairs"]
+)
+def test_operations_outside_of_a_jit_are_parts_of_the_step(tmp_path: Path, shift: int, function: str) -> None:
+    """They take longer in all than the one function that is compiled."""
+    events = []
+    for n in range(8):
+        at = 3000 * n + shift * (n % 2) + 20_000 * (n > 4)  # an evaluation
+        events += [host("PjitFunction(gradient)", at, 300)]
+        events += [host("PjitFunction(multiply)", at + 400 + 40 * k, 30) for k in range(20)]
+    trace = trace_of(tmp_path, events)
+    assert f"calls of {function}," in trace.steps.read_from
+
+
 @pytest.mark.parametrize(("inside", "function"), [(True, "update"), (False, "ones")])
 def test_of_jitted_functions_the_one_that_launches_the_work_is_the_step(
     tmp_path: Path, inside: bool, function: str

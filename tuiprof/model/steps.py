@@ -152,6 +152,11 @@ def _named(trace: Trace, pattern: re.Pattern[str]) -> tuple[Ints, Ints]:
     return rows, trace.name_codes[rows].astype(np.int64)
 
 
+#: A function that is called this many times for each call of another is an operation of a step; and how far apart the
+#: quartiles of the times between the calls of the other may be, as a share of their median.
+_OFTEN: Final = 8
+_REGULAR: Final = 0.5
+
 #: Start and end of each step, ns, and what they are read from.
 _Found = tuple[Ints, Ints, str]
 _NOTHING: Final[_Found] = (np.empty(0, np.int64), np.empty(0, np.int64), "")
@@ -211,10 +216,27 @@ def _by_jitted(trace: Trace) -> _Found:
     kind = max(launching, key=lambda kind: float(took[kind])) if launching else int(took.argmax())
     if not launching and (took[kind] < _MIN_SHARE * took.sum() or not took[kind]):
         return _NOTHING
+    if not launching:
+        kind = _rarer(trace, rows, codes, took, kind)
     mine = _outermost(trace, rows[codes == kind])
     match = _JITTED.match(trace.names[kind])
     name = match["name"] if match else trace.names[kind]
     return _between(np.sort(trace.starts[mine]), f"calls of {name}, jitted")
+
+
+def _rarer(trace: Trace, rows: Ints, codes: Ints, took: Ints | Floats, kind: int) -> int:
+    """Return the function that is called once where another is called many times, as single operations outside a jit.
+
+    Such calls come at regular times. The function that takes the most time of these is the step; else the given one.
+    """
+    often = np.bincount(codes)
+    rare = np.flatnonzero((took > 0) & (often * _OFTEN <= often[kind]))
+    for one in map(int, rare[np.argsort(-took[rare], kind="stable")]):
+        gaps = np.diff(trace.starts[_outermost(trace, rows[codes == one])])
+        low, middle, high = np.percentile(gaps, (25, 50, 75)) if len(gaps) >= FEWEST else (0, 0, 1)
+        if high - low <= _REGULAR * middle:
+            return one
+    return kind
 
 
 def _launches_most(trace: Trace, rows: Ints) -> bool:
