@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Any, Callable
 
-from ..isolation import OWN_FILES
+from ..isolation import OWN_FILES, leave_out
 from ..sampler import Loop, loops_of, target_of
 
 _READS = (
@@ -57,7 +57,11 @@ class JaxReads:
 
     def _noticed(self, original: Any) -> Any:
         def read(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                leave_out(error)
+                raise
             frame = sys._getframe(1)
             while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_FILES):
                 frame = frame.f_back  # those of a capture
@@ -72,7 +76,7 @@ class JaxReads:
     def _read_at(self, at: int) -> None:
         site = self._places[at // 2] if self._places else at
         if self._site is None and site not in self._passed_by:
-            on_main = threading.current_thread() is threading.main_thread()
+            on_main = threading.get_ident() == threading.main_thread().ident
             if on_main and is_always_run(self._loop, at):
                 self._site = site
             else:
