@@ -800,9 +800,8 @@ thread.join()
 def test_captures_of_what_were_no_steps_are_repeated(run_forked: Callable[..., Run]) -> None:
     script = (
         """
-import torch
-with torch.inference_mode():
-    for x in torch.utils.data.DataLoader(torch.ones(10, 4)): torch.nn.functional.relu(x)
+import time, torch
+for x in torch.utils.data.DataLoader(torch.ones(10, 4)): time.sleep(0.12)  # long enough for a step
 """
         + MODEL
         + "train(DataLoader(data, batch_size=16))"

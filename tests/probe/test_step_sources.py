@@ -292,14 +292,30 @@ def test_a_capture_of_a_loop_that_is_no_longer_counted_ends_at_once(monkeypatch:
     monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
     capture.offer(Request("a", steps=10**6, at=4))
     for t in range(10):
-        steps.end(LOOP, t)
+        steps.end(LOOP, t * 10**9)
     assert profiler.start.called
     assert not profiler.abort.called
-    for t in range(10, 5000):
-        steps.end(LOOP, t)
+    for t in range(5000):
+        steps.end(LOOP, 10**10 + t)
     assert profiler.abort.called
     ids = [item[1]["id"] for item in steps.out if item[0] == CAPTURE and item[1]["state"] == "armed"]
     assert ids == ["a", "a-again"], "other steps may be found"
+
+
+def test_a_capture_is_repeated_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pass over the data may look like steps at first."""
+    steps = Steps(lambda: None)
+    capture = Capturer("", steps)
+    steps.on_withdrawn = capture.withdrawn
+    monkeypatch.setattr(capture, "make_profiler", lambda request: MagicMock(finish=lambda: "a.json"))
+    capture.offer(Request("a", steps=1, at=4))
+    for t in range(10):
+        for _ in range(9):
+            steps.end(OPTIMIZER, t)
+        capture.wait(60)
+        steps.withdraw(OPTIMIZER, t)
+    ids = [item[1]["id"] for item in steps.out if item[0] == CAPTURE and item[1]["state"] == "written"]
+    assert ids == ["a", "a-again", "a-again-again", "a-again-again-again"]
 
 
 def test_a_time_out_while_a_capture_is_given_up_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -600,18 +616,20 @@ class Items(IterableDataset):
         for number in range(self.count):
             if self.seconds: time.sleep(self.seconds)
             yield number
-for count, seconds in ((20_000, 0), (12, 0.01)):
+for count, seconds in ((20_000, 0), (40, 0.01)):
     for item in DataLoader(Items(count, seconds), batch_size=None): pass
 """
 
 
 def test_batches_that_are_too_short_are_not_counted(run_forked: Callable[..., Run]) -> None:
-    done = run_forked(TWO_PASSES)
+    done = run_forked(TWO_PASSES, requests=[{"id": "a", "steps": 2, "at": 5}])
     assert done.code == 0, done.err
+    [written] = [one for one in done.of(records.Capture) if one.state == "written"]
     first, none, second = done.of(records.StepSource)
     assert (first.what, none.what, second.what) == ("batches of a DataLoader", "", "batches of a DataLoader")
     assert 0 < none.withdrawn < 10_000
-    assert [step.n for step in done.of(records.Step) if step.at > second.at] == list(range(10))
+    assert [step.n for step in done.of(records.Step) if step.at > second.at] == list(range(38))
+    assert written.at > second.at, "only what is long enough is captured"
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="from Python 3.12 on the loop is counted")

@@ -25,6 +25,8 @@ from .steps import ANNOTATION, CAPTURE, SYNC, Steps
 #: Range of a garbage collection in a trace.
 GARBAGE_RANGE = "Python GC"
 _SECOND = 1_000_000_000
+#: Added to the id of a capture of what were no steps, as it is repeated, and how often that is done at most.
+_AGAIN, _MAX_AGAIN = "-again", 3
 _MIN_STEPS_BEFORE = 5  # steps after the first one, before a capture that does not wait for its step
 
 
@@ -180,7 +182,8 @@ class Capturer:
             if not window.request.cause:  # a trigger fires again by itself
                 again.append(window.request)
         for request in again:
-            self.offer(replace(request, id=f"{request.id}-again"))
+            if not request.id.endswith(_AGAIN * _MAX_AGAIN):
+                self.offer(replace(request, id=request.id + _AGAIN))
 
     def _choose(self, n: int, t: int) -> _Window | None:
         """Return the window for the next request that is due, or None."""

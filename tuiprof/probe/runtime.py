@@ -225,9 +225,8 @@ class Runtime:
                 self.note("bad", f"the script cannot be sampled before its first step: {error!r}")
                 return
 
-    def give_way(self) -> None:
-        """End the capture that runs, as the script starts a profiler of its own, and only one can run."""
-        why = "the script started its own profiler during the capture"
+    def give_way(self, why: str) -> None:
+        """Give up the capture that runs, as the script does what is impossible beside it."""
         self.capture.interrupt(why)
         self.timed.interrupt(why)
 

@@ -130,6 +130,7 @@ class Steps:
         "_followed_at": "when the last of them ended; 0 = there was none",
         "_followers": "how many of them there were in each iteration",
         "_in_turns": "only the first step of the optimizer after one of another optimizer counts",
+        "_long_enough": "batches or iterations that are counted are known to be long enough for steps",
         "_longest_row": "the largest :attr:`_row` so far",
         "_most_of_others": "steps of other optimizers after which one of them takes over",
         "_new": "ids of the optimizers made since the counted one was chosen",
@@ -139,7 +140,7 @@ class Steps:
         "_parts": "by id, other optimizers whose steps are parts of its steps: whether they step after it, and where",
         "_row": "consecutive steps of the counted optimizer",
         "_said": "warnings that were recorded",
-        "_since": "the step, and the time, from which on the mean time of such steps is taken",
+        "_since": "the step, and the time, from which on their mean time is taken",
         "_sites": "where the counted optimizer stepped first",
         "_waiting_since": "when the counted optimizer stepped, if a later one ends the step; 0 = it has ended",
         "assembly": "builds steps from the marks",
@@ -208,7 +209,7 @@ class Steps:
         self.loop_at = ""
         self.loop_missed_ns = 0
         self.loop_on_trial = self.loop_is_too_short = False
-        self._since = 0, 0
+        self._since, self._long_enough = (0, 0), False
         self.missed = 0
         self._backwards = self._backward_at = 0
         self._batches = 0
@@ -355,6 +356,7 @@ class Steps:
             self._on_first()  # may raise an exception of the script: then the next step is the first
         if self.source < source:  # not without a log
             self.source = source
+            self._since, self._long_enough = (self.n, t), False
         self.watch_backward = self.source < OPTIMIZER
         self._set_due(0)
         withdrawn = 0
@@ -386,6 +388,7 @@ class Steps:
             return False
         self._since = self.n, t
         if count <= 0 or ns >= count * _MIN_NS:
+            self._long_enough = count > 0
             return False
         where = f" at {os.path.basename(self.loop_at)}" if source == LOOP else ""
         text = f"{SOURCES[source]}{where} take {ns / count / 1e3:.2g} µs, too short for steps: they are not counted"
@@ -430,6 +433,7 @@ class Steps:
     def _withdraw(self) -> None:
         """Count from 0 again: the counted events were not steps."""
         self.n = 0
+        self._since, self._long_enough = (0, monotonic_ns()), False
         self.on_withdrawn()
         if self.device is not None:
             self.device.drop_pending()
@@ -442,7 +446,7 @@ class Steps:
         """Whether the source of steps is settled, so that a capture can begin."""
         if self.source >= OPTIMIZER:
             return True
-        if self.loop_on_trial:
+        if self.loop_on_trial or (self.source <= LOOP and not self._long_enough):
             return False
         return self.n >= (_SETTLED_AFTER_WITH_OPTIMIZER if self.optimizer_made else _SETTLED_AFTER)
 

@@ -192,6 +192,7 @@ class Profilers:
         #: Instances of ``torch.autograd.profiler.profile`` of the script.
         self.others: weakref.WeakSet[Any] = weakref.WeakSet()
         self.used_by_script = False  # there has been one
+        self.holds_tensors = False  # ours has weak references to the inputs of operators
         self.cupti = cupti  # what traces an NVIDIA GPU; None = PyTorch was not built for one
         #: Ends a profiler that was prepared and could not be started; None = there is none.
         self.leave_prepared: Callable[[], None] | None = None
@@ -220,7 +221,7 @@ def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
             try:
                 state.others.add(profiler)
                 state.used_by_script = True
-                runtime.give_way()
+                runtime.give_way("the script started its own profiler during the capture")
             except Exception:
                 hook.failed()
             with state.coming_back():
@@ -235,6 +236,16 @@ def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
 
     setattr(profile, begin, begins)
     profile.__exit__ = ends
+    if hasattr(torch.utils, "swap_tensors"):  # since 2.3
+        swap = torch.utils.swap_tensors
+
+        @functools.wraps(swap)
+        def swap_tensors(*args: Any, **kwargs: Any) -> Any:
+            if state.holds_tensors:
+                hook.call(runtime.give_way, "the script swaps tensors, which a capture of shapes prevents")
+            return swap(*args, **kwargs)
+
+        torch.utils.swap_tensors = swap_tensors
     return state
 
 
@@ -339,6 +350,7 @@ class TorchProfiler:
             raise
         self._call("start_trace")
         self._started = True
+        self._profilers.holds_tensors = self._profiler.record_shapes
         self._steps.range = self._range_of
         self._modules.start()
         self._garbage.start()
@@ -379,6 +391,7 @@ class TorchProfiler:
         elif not cupti.taken_down_after(lambda: self._call("stop_trace")):
             self._capturer.note("warn", "CUPTI could not be detached after the capture within 2 s")
         self._call("export_chrome_trace", self._raw)
+        self._profiler.profiler = None  # the events, which hold memory, and weak references to tensors
         self._break_device_chain()
 
     def finish(self) -> str:
@@ -394,6 +407,7 @@ class TorchProfiler:
 
     def _stop_marking(self) -> None:
         """Stop what adds to the trace."""
+        self._profilers.holds_tensors = False
         self._steps.range = None
         self._modules.stop()
         self._garbage.stop()

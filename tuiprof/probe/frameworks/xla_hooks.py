@@ -195,7 +195,7 @@ def _watch_profiler(runtime: Runtime, module: Any) -> None:
 
     @functools.wraps(original)
     def start_trace(*args: Any, **kwargs: Any) -> Any:
-        hook.call(runtime.give_way)
+        hook.call(runtime.give_way, "the script started its own profiler during the capture")
         try:
             return original(*args, **kwargs)
         except BaseException as error:
