@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Any, Callable
 
-from ..isolation import OWN_FILES, leave_out
+from ..isolation import OWN_FILES, leave_out, own_errors_dropped
 from ..sampler import Loop, loops_of, target_of
 
 _READS = (
@@ -35,6 +35,7 @@ class JaxReads:
     def __init__(self, loop: Loop, ended: Callable[[], None]) -> None:
         self._loop = loop
         self._ended = ended
+        self._main = threading.main_thread().ident
         self._site: Any = None  # the call that ends steps; None = it was not seen yet
         self._passed_by: set[Any] = set()
         # Python 3.11 takes a call for made at one or the other of its instructions, as it learns what is called.
@@ -62,11 +63,12 @@ class JaxReads:
             except BaseException as error:
                 leave_out(error)
                 raise
-            frame = sys._getframe(1)
-            while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_FILES):
-                frame = frame.f_back  # those of a capture
-            if frame.f_code is self._loop.code:
-                self._read_at(frame.f_lasti)
+            with own_errors_dropped():
+                frame = sys._getframe(1)
+                while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_FILES):
+                    frame = frame.f_back  # those of a capture
+                if frame.f_code is self._loop.code and threading.get_ident() == self._main:
+                    self._read_at(frame.f_lasti)
             return result
 
         with contextlib.suppress(TypeError):  # a method of the extension has no text for a name
@@ -76,8 +78,7 @@ class JaxReads:
     def _read_at(self, at: int) -> None:
         site = self._places[at // 2] if self._places else at
         if self._site is None and site not in self._passed_by:
-            on_main = threading.get_ident() == threading.main_thread().ident
-            if on_main and is_always_run(self._loop, at):
+            if is_always_run(self._loop, at):
                 self._site = site
             else:
                 self._passed_by.add(site)
