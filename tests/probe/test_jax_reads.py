@@ -145,3 +145,34 @@ def test_what_is_read_now_and_then_ends_no_steps(run: Callable[..., Run]) -> Non
     done = run(script, python=python_with_jax(), JAX_PLATFORMS="cpu")
     assert done.code == 0, done.err
     assert not done.of(records.Step)
+
+
+#: The loop is counted after two seconds, and then captured.
+FAILING = """
+import os, time, traceback
+import jax, jax.numpy as jnp
+update = jax.jit(lambda w: w * 0.99)
+w = jnp.ones(3)
+log = os.environ["TUIPROF_SESSION"] + "/log/rank0.jsonl"
+def text():
+    try:
+        float(w)
+    except TypeError:
+        return traceback.format_exc()
+def written(): return os.path.exists(log) and '"written"' in open(log).read()
+plain = text()
+end = time.monotonic() + 20
+while time.monotonic() < end and not written():
+    w = update(w)
+    float(w[0])
+    time.sleep(0.01)
+    assert text() == plain, text()
+"""
+
+
+def test_a_read_that_fails_has_the_traceback_that_it_has_without_the_probe(run: Callable[..., Run]) -> None:
+    done = run(
+        FAILING, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 5}], JAX_PLATFORMS="cpu"
+    )
+    assert done.code == 0, done.err
+    assert done.captures("a")[-1].state == "written"

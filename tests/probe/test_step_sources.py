@@ -606,6 +606,20 @@ def test_a_loop_whose_iterations_are_too_short_is_not_counted(
     )
 
 
+def test_reads_of_a_loop_that_is_too_short_end_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0
+    monkeypatch.setattr(loop_steps, "monotonic_ns", lambda: now)
+    steps = Steps(lambda: None)
+    hook = SimpleNamespace(on=True)
+    runtime: Any = SimpleNamespace(hook=lambda name: hook, steps=steps, note=lambda level, text: None)
+    code = test_reads_of_a_loop_that_is_too_short_end_no_steps.__code__
+    ended = LoopSteps(runtime)._read(Loop(code, 10, 50, 1))
+    for _ in range(5000):
+        now += 20_000
+        ended()
+    assert (steps.source, steps.n) == (NONE, 0)
+
+
 #: Batches of 10 µs, as in a pass over the data, and of 10 ms, for which nothing else is a step.
 TWO_PASSES = """
 import time

@@ -130,7 +130,7 @@ class LoopSteps:
 
         def ended() -> None:
             nonlocal begun
-            if not hook.on or steps.source > LOOP:
+            if not hook.on or steps.source > LOOP or steps.loop_is_too_short:
                 return
             try:
                 t = monotonic_ns()

@@ -29,7 +29,7 @@ import warnings
 from json import dumps
 from typing import Any, Callable
 
-from ..isolation import OWN_FILES, own_errors_dropped, write_file
+from ..isolation import OWN_FILES, leave_out, own_errors_dropped, write_file
 
 _MAX_FRAMES = 100
 _MAX_SITES = 500_000
@@ -110,6 +110,9 @@ class SiteWatch:
             inside.on = True
             try:
                 return original(*args, **kwargs)
+            except BaseException as error:
+                leave_out(error)
+                raise
             finally:
                 inside.on = False
                 self._saw(what, sys._getframe(1))
@@ -343,6 +346,9 @@ class JaxSyncWatch(SiteWatch):
             try:
                 with mark(what):
                     return original(*args, **kwargs)
+            except BaseException as error:
+                leave_out(error)
+                raise
             finally:
                 inside.on = False
                 with own_errors_dropped():
