@@ -229,6 +229,7 @@ def collected(*rows: int, steps: int = 4, sort: str = "aten::argsort") -> Trace:
     for step in range(steps):
         length = rows[min(step, len(rows) - 1)]
         made.op("aten::linear", ((GEMM, 500),), dims=[[512, 24], [384, 24]])
+        made.op("aten::cat", ((CAT, 10),), dims=[])
         for name in (sort, "aten::index", "aten::cumsum", "aten::eq"):
             made.op(name, ((CAT, 100),), dims=[[length], []])
         made.end()

@@ -17,6 +17,8 @@ from tuiprof.whatif import EditRange
 #: Minimum number of captured steps, of operators in each, and of steps whose data was collected. Sizes that grow by one
 #: are those of texts that are written word by word.
 MIN_STEPS, MIN_OPERATORS, MIN_COLLECTED, MIN_GROWTH = 3, 4, 4, 2
+#: What joins what was collected.
+_JOINS: Final = r"^aten::(cat|concat|concatenate|stack|vstack|hstack)$"
 #: Operators of a step whose shapes are read, the longest.
 _LOOKED_AT: Final = 300
 #: Share of their time that remains: likely, least and most helpful. What is collected is still used now and then.
@@ -27,6 +29,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for operators on sizes that grow by the same amount from step to step, in traces with shapes."""
     calls = evidence.calls
     if evidence.is_jax or evidence.step_count < MIN_STEPS:
+        return
+    joins = calls.steps[trace.named(_JOINS, calls.rows) & ~calls.differentiated]
+    if len(np.unique(joins[joins >= 0])) < len(trace.steps):
         return
     sizes = _sizes(trace, calls)
     if sizes is None:

@@ -39,12 +39,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     combines = np.flatnonzero(trace.named(_COMBINES, calls.rows))
     took_ns = calls.work_ns if len(trace.device_work) else trace.lengths(calls.rows)
     combines = combines[np.argsort(-took_ns[combines], kind="stable")[:_LOOKED_AT]]
-    given = {row: one.dims for row, one in arguments(trace, calls.rows[combines])}
-    found = [
-        (run, shape)
-        for at in np.sort(combines).tolist()
-        if (shape := _pairs(given.get(int(calls.rows[at]), []))) and len(run := _summed(calls, at))
-    ]
+    runs = {int(calls.rows[at]): run for at in np.sort(combines).tolist() if len(run := _summed(calls, at))}
+    shapes = arguments(trace, np.array([*runs], dtype=np.int64))
+    found = [(runs[row], shape) for row, given in shapes if (shape := _pairs(given.dims))]
     if not found:
         return
     which = calls.with_backward(calls.mask(*(run for run, _ in found)))
