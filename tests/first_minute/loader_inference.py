@@ -6,7 +6,14 @@ from torch.utils.data import DataLoader, TensorDataset
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 x = torch.randn(3200, 64)
-model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)).to(device)
+layers = (
+    torch.nn.Linear(64, 2048),
+    torch.nn.ReLU(),
+    torch.nn.Linear(2048, 512),
+    torch.nn.ReLU(),
+    torch.nn.Linear(512, 10),
+)
+model = torch.nn.Sequential(*layers).to(device)
 model.eval()
 batches, total = 0, 0.0
 with torch.no_grad():

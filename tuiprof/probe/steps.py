@@ -99,6 +99,8 @@ _MAX_MARKS = 1 << 18  # a minute of 1 ms steps: how long the log's thread may be
 #: ns. It is taken over this time, ns, or this many of them: a host that runs ahead of a device goes around faster at
 #: first, for as long as its launches are queued.
 _MIN_NS, _MEAN_OF_NS, _MEAN_OF = 100_000, 100_000_000, 4096
+#: So many of them show whether they may be captured, without what the first ones take longer, ns.
+_SEEM_AFTER, _BEGINNING_NS = 16, 20_000_000
 _CHECKED = 256  # steps from one check of that to the next
 _NEVER = 1 << 62
 _get_ident = threading.get_ident
@@ -446,9 +448,15 @@ class Steps:
         """Whether the source of steps is settled, so that a capture can begin."""
         if self.source >= OPTIMIZER:
             return True
-        if self.loop_on_trial or (self.source <= LOOP and not self._long_enough):
+        if self.loop_on_trial or (self.source <= LOOP and not self._seem_long_enough()):
             return False
         return self.n >= (_SETTLED_AFTER_WITH_OPTIMIZER if self.optimizer_made else _SETTLED_AFTER)
+
+    def _seem_long_enough(self) -> bool:
+        """Whether batches or iterations take as long as steps so far; which ones do is known later."""
+        began, began_at = self._since
+        count, ns = self.n - began, monotonic_ns() - began_at
+        return self._long_enough or (count >= _SEEM_AFTER and ns >= count * _MIN_NS + _BEGINNING_NS)
 
     @property
     def has_optimizer(self) -> bool:
