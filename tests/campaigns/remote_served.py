@@ -42,7 +42,7 @@ PROMISE = "No server that a trace is read from, and no visitor of `tuiprof serve
 _TRACE: Final = shipped("traces") / "jax-waits.xplane.pb.gz"
 _LIMIT: Final = 8 << 20
 #: Nothing of ours outlives what it serves by more.
-_OUTLIVES_S: Final = 5.0
+_OUTLIVES_S: Final = 20.0
 
 
 def run(options: Options) -> Outcome:
@@ -53,7 +53,7 @@ def run(options: Options) -> Outcome:
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(names)
     try:
-        with ThreadPoolExecutor(4) as pool:  # they wait more than they work
+        with ThreadPoolExecutor(2) as pool:  # they wait more than they work
             jobs = [
                 pool.submit(_remote, options),
                 *(pool.submit(_visited, options, name) for name in _VISITS),
