@@ -42,7 +42,7 @@ PROMISE = "No server that a trace is read from, and no visitor of `tuiprof serve
 _TRACE: Final = shipped("traces") / "jax-waits.xplane.pb.gz"
 _LIMIT: Final = 8 << 20
 #: Nothing of ours outlives what it serves by more.
-_OUTLIVES_S: Final = 20.0
+_OUTLIVES_S: Final = 5.0
 
 
 def run(options: Options) -> Outcome:

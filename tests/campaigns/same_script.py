@@ -36,7 +36,7 @@ _MARK = "TUIPROF_CAMPAIGN_CASE"
 #: What Kineto writes for tracers when a capture begins and ends; no setting silences it without its errors.
 _KINETO = re.compile(rb"USDT:[^\n]*profiler_(?:start|stop)\s*\n")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{6,}|(?<=started )\d{9,}|(?<=pid=)\d+")
-_LAST_S = 10.0  # helpers of multiprocessing end a moment after the script, on a busy machine some seconds
+_LAST_S = 3.0  # helpers of multiprocessing end a moment after the script
 #: What ``record`` sets so that output arrives at once; the bare script gets it, too.
 _ALIKE = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _ASPECTS = ("exit", "stdout", "stderr", "files", "left")
