@@ -16,7 +16,6 @@ from installed import needs
 from probe_runs import Run
 
 from tuiprof.probe import loop_steps
-from tuiprof.probe import steps as step_module
 from tuiprof.probe.capture import Capturer
 from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
 from tuiprof.probe.requests import Request
@@ -639,31 +638,32 @@ for count, seconds in ((20_000, 0), (40, 0.01)):
 def test_batches_that_are_too_short_are_not_counted(run_forked: Callable[..., Run]) -> None:
     done = run_forked(TWO_PASSES, requests=[{"id": "a", "steps": 2, "at": 5}])
     assert done.code == 0, done.err
-    *_, written = [one for one in done.of(records.Capture) if one.state == "written"]
+    [written] = [one for one in done.of(records.Capture) if one.state == "written"]
     first, none, second = done.of(records.StepSource)
     assert (first.what, none.what, second.what) == ("batches of a DataLoader", "", "batches of a DataLoader")
     assert 0 < none.withdrawn < 10_000
     assert [step.n for step in done.of(records.Step) if step.at > second.at] == list(range(38))
-    assert written.at > second.at, "what is long enough is captured"
+    assert written.at > second.at, "only what is long enough is captured"
 
 
 @pytest.mark.parametrize(
-    ("count", "ms", "source", "settled"),
+    ("times_us", "source", "settled"),
     [
-        (30, 60, BATCH, True),
-        (30, 15, BATCH, False),  # the first ones take longer
-        (30, 15, OPTIMIZER, True),
-        (200, 39, LOOP, False),
-        (15, 600, LOOP, False),
+        ([1000] * 17, BATCH, True),
+        ([1000] * 15, BATCH, False),  # too few to tell
+        ([20_000, *[10] * 29], BATCH, False),  # the first one takes long
+        ([10, 10, 10, 50_000] * 8, LOOP, False),  # some are interrupted
+        ([2000, 2] * 10, LOOP, True),
+        ([10] * 30, OPTIMIZER, True),
     ],
 )
-def test_what_seems_long_enough_is_captured(
-    monkeypatch: pytest.MonkeyPatch, count: int, ms: int, source: int, settled: bool
-) -> None:
-    monkeypatch.setattr(step_module, "monotonic_ns", lambda: ms * 1_000_000)
-    steps = Steps(lambda: None)
-    steps.source, steps.n = source, count
-    assert steps.settled == settled
+def test_what_seems_long_enough_is_captured(times_us: list[int], source: int, settled: bool) -> None:
+    steps, now = Steps(lambda: None), 0
+    steps.source = source
+    for us in times_us:
+        steps.n, now = steps.n + 1, now + 1000 * us
+        is_settled = steps.settled(now)
+    assert is_settled == settled
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="from Python 3.12 on the loop is counted")

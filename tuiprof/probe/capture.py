@@ -187,7 +187,7 @@ class Capturer:
 
     def _choose(self, n: int, t: int) -> _Window | None:
         """Return the window for the next request that is due, or None."""
-        if not self._steps.settled:
+        if not self._steps.settled(t):
             self._held = n
             return None
         due: tuple[int, Request] | None = None

@@ -99,8 +99,7 @@ _MAX_MARKS = 1 << 18  # a minute of 1 ms steps: how long the log's thread may be
 #: ns. It is taken over this time, ns, or this many of them: a host that runs ahead of a device goes around faster at
 #: first, for as long as its launches are queued.
 _MIN_NS, _MEAN_OF_NS, _MEAN_OF = 100_000, 100_000_000, 4096
-#: So many of them show whether they may be captured, without what the first ones take longer, ns.
-_SEEM_AFTER, _BEGINNING_NS = 16, 20_000_000
+_SEEM_AFTER = 16  # if half of so many are that long, they may be captured before the mean is known
 _CHECKED = 256  # steps from one check of that to the next
 _NEVER = 1 << 62
 _get_ident = threading.get_ident
@@ -134,6 +133,7 @@ class Steps:
         "_in_turns": "only the first step of the optimizer after one of another optimizer counts",
         "_long_enough": "batches or iterations that are counted are known to be long enough for steps",
         "_longest_row": "the largest :attr:`_row` so far",
+        "_looked": "the last step at whose end a capture was due, its time, how many in a row, and how many are long",
         "_most_of_others": "steps of other optimizers after which one of them takes over",
         "_new": "ids of the optimizers made since the counted one was chosen",
         "_on_first": "called on the stepping thread, before its first step is recorded",
@@ -212,6 +212,7 @@ class Steps:
         self.loop_missed_ns = 0
         self.loop_on_trial = self.loop_is_too_short = False
         self._since, self._long_enough = (0, 0), False
+        self._looked = 0, 0, 0, 0
         self.missed = 0
         self._backwards = self._backward_at = 0
         self._batches = 0
@@ -443,20 +444,23 @@ class Steps:
             with suppress(ValueError):  # already written
                 self.out.remove(item)
 
-    @property
-    def settled(self) -> bool:
-        """Whether the source of steps is settled, so that a capture can begin."""
+    def settled(self, t: int) -> bool:
+        """Whether the source of steps is settled, so that a capture can begin; asked at the end of each step."""
         if self.source >= OPTIMIZER:
             return True
-        if self.loop_on_trial or (self.source <= LOOP and not self._seem_long_enough()):
+        if self.loop_on_trial or (self.source <= LOOP and not self._seem_long_enough(t)):
             return False
         return self.n >= (_SETTLED_AFTER_WITH_OPTIMIZER if self.optimizer_made else _SETTLED_AFTER)
 
-    def _seem_long_enough(self) -> bool:
-        """Whether batches or iterations take as long as steps so far; which ones do is known later."""
-        began, began_at = self._since
-        count, ns = self.n - began, monotonic_ns() - began_at
-        return self._long_enough or (count >= _SEEM_AFTER and ns >= count * _MIN_NS + _BEGINNING_NS)
+    def _seem_long_enough(self, t: int) -> bool:
+        """Whether half of the batches or iterations so far take as long as steps; interruptions lengthen some."""
+        last, at, count, long = self._looked
+        if self.n == last + 1:
+            count, long = count + 1, long + (t - at >= _MIN_NS)
+        else:
+            count = long = 0
+        self._looked = self.n, t, count, long
+        return self._long_enough or (count >= _SEEM_AFTER and 2 * long >= count)
 
     @property
     def has_optimizer(self) -> bool:
