@@ -13,7 +13,6 @@ import itertools
 import math
 import os
 import random
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.predictions.cases import Step, case, trained
 from tests.predictions.set3_devices import jax_case
+from tests.predictions.set24_on_a_cpu import endless
 
 trained = functools.partial(trained, autocast=False, device="cpu")
 
@@ -34,11 +34,6 @@ def mlp(*widths: int, between: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     for a, b in itertools.pairwise(widths):
         layers += [nn.Linear(a, b), between()]
     return nn.Sequential(*layers[:-1])
-
-
-def endless(loader: Iterable[Any]) -> Any:
-    while True:
-        yield from loader
 
 
 # -- equations and processes --------------------------------------------------------------------------------

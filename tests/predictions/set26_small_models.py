@@ -10,7 +10,6 @@ of the case. They were written without a look at the rules, what they predict, o
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 import os
 import random
@@ -23,19 +22,9 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.utils.data import DataLoader, Dataset
 
-from tests.predictions.cases import Step, case, trained
+from tests.predictions.cases import Step, case
 from tests.predictions.set3_devices import jax_case
-
-trained = functools.partial(trained, autocast=False, device="cpu")
-
-
-def mlp(*widths: int, between: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Return linear layers with an activation between them."""
-    layers: list[nn.Module] = []
-    for a, b in itertools.pairwise(widths):
-        layers += [nn.Linear(a, b), between()]
-    return nn.Sequential(*layers[:-1])
-
+from tests.predictions.set25_cpu_habits import mlp, trained
 
 # -- tables -------------------------------------------------------------------------------------------------
 

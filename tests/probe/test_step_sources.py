@@ -613,7 +613,7 @@ def test_reads_of_a_loop_that_is_too_short_end_no_steps(monkeypatch: pytest.Monk
     hook = SimpleNamespace(on=True)
     runtime: Any = SimpleNamespace(hook=lambda name: hook, steps=steps, note=lambda level, text: None)
     code = test_reads_of_a_loop_that_is_too_short_end_no_steps.__code__
-    ended = LoopSteps(runtime)._read(Loop(code, 10, 50, 1))
+    ended = LoopSteps(runtime)._once_each(Loop(code, 10, 50, 1))
     for _ in range(5000):
         now += 20_000
         ended()

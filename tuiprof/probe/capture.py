@@ -347,7 +347,7 @@ class Capturer:
                 continue  # of a trigger: nobody waits for it
             if not n:
                 why = NO_STEPS
-            elif request.at is None or request.at < n:  # its steps were too few to be sure of
+            elif request.at is None or request.at < n:  # it waited for what might have been no steps
                 why = f"the script ended at step {n - 1} before a capture could begin"
             else:
                 why = f"the script ended at step {n - 1}, before step {request.at}"

@@ -2,10 +2,10 @@
 
 The loop is found by sampling (see :mod:`.sampler`): the innermost one with nearly all samples of the last two seconds.
 From Python 3.12 on ``sys.monitoring`` then calls back at each jump to its beginning; all other jumps of that code
-object are disabled when they first occur, and no other code is touched. Before 3.12 there is no equally cheap way for
-any loop: one that reads an array of JAX in each iteration is counted by that, others are only reported, with the option
-that makes their iterations steps. So is a loop that waits for a queue most of
-the time, like that of a server: its iterations may be anything.
+object are disabled when they first occur, and no other code is touched. Before 3.12 no such way is open to every loop:
+one that reads an array of JAX in each iteration is counted by that, others are only reported, with the option that
+makes their iterations steps. So is a loop that waits for a queue most of the time, like that of a server: its
+iterations may be anything.
 
 A loop inside another may be over the batches of an epoch, or over the parts of a step: micro-batches, tokens, layers.
 They are distinguished by the name of the outer loop's variable (``for epoch in …``) or of the function that holds the
@@ -56,10 +56,10 @@ class LoopSteps:
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = -1
         self._done = False
-        #: Before Python 3.12: what counts the iterations of a loop otherwise, if a framework has a way to; called with
-        #: the loop, and with what to call at the end of each iteration.
-        self.reads: Callable[[Loop, Callable[[], None]], Any] | None = None
-        self._reading: Any = None
+        #: Before Python 3.12: makes what watches a loop, of the loop and of what to call once in each iteration; None =
+        #: no framework has a way to.
+        self.make_watch: Callable[[Loop, Callable[[], None]], Any] | None = None
+        self._watch_of_framework: Any = None
 
     def look(self) -> None:
         """Check for a loop to count, or a better one (in the log's thread)."""
@@ -99,8 +99,8 @@ class LoopSteps:
         if self._monitoring is None:
             self._armed = loop
             self._name(loop)
-            if self.reads is not None:
-                self._reading = self.reads(loop, self._read(loop))
+            if self.make_watch is not None:
+                self._watch_of_framework = self.make_watch(loop, self._once_each(loop))
             return
         monitoring = self._monitoring
         self._tool = free_tool(monitoring)
@@ -123,8 +123,8 @@ class LoopSteps:
             "the framework was imported; earlier ones are not counted. To use another line: --step-at FILE:LINE",
         )
 
-    def _read(self, loop: Loop) -> Callable[[], None]:
-        """Return the function that ends steps of a loop, called once in each iteration."""
+    def _once_each(self, loop: Loop) -> Callable[[], None]:
+        """Return the function that ends a step of a loop each time it is called, the first time without a length."""
         steps, hook = self._runtime.steps, self._hook
         begun = False
 
@@ -136,16 +136,21 @@ class LoopSteps:
                 t = monotonic_ns()
                 if begun:
                     steps.end(LOOP, t)
-                    return
-                begun = True
-                self._tell(loop)
-                steps.loop_missed_ns = t - loop.seen_ns
-                steps.withdraw(LOOP, t)
-                steps.marks.append((BEGIN, t))
+                else:
+                    begun = True
+                    self._tell(loop)
+                    self._begin(loop, t)
             except Exception:
                 hook.failed()
 
         return ended
+
+    def _begin(self, loop: Loop, t: int) -> None:
+        """Count from here on: the iteration that ends began before the loop was watched, so its time is unknown."""
+        steps = self._runtime.steps
+        steps.loop_missed_ns = t - loop.seen_ns
+        steps.withdraw(LOOP, t)
+        steps.marks.append((BEGIN, t))
 
     def _is_too_short(self, loop: Loop) -> bool:
         return any(same_loop(loop, short) for short in self._too_short)
@@ -236,11 +241,9 @@ class LoopSteps:
                 t = clock()
                 if begun:
                     steps.end(LOOP, t)
-                else:  # the iteration that ends here began before it was monitored: its time is unknown
+                else:
                     begun = True
-                    steps.loop_missed_ns = t - loop.seen_ns
-                    steps.withdraw(LOOP, t)
-                    steps.marks.append((BEGIN, t))
+                    self._begin(loop, t)
             except Exception:
                 hook.failed()
             return None
@@ -255,9 +258,9 @@ class LoopSteps:
 
     def release(self) -> None:
         """Count no more iterations."""
-        if self._reading is not None:
-            self._reading.stop()
-            self._reading = None
+        if self._watch_of_framework is not None:
+            self._watch_of_framework.stop()
+            self._watch_of_framework = None
         if self._tool < 0 or self._armed is None:
             return
         self._watch_only(set())

@@ -32,7 +32,7 @@ _NEXT: Final = 4
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for calls in a row that take longer and longer; those of one function are one finding."""
     calls = evidence.calls
-    times_ns = calls.work_ns if len(trace.device_work) else trace.lengths(calls.rows)
+    times_ns = calls.took_ns
     places: dict[str, list[Ints]] = {}
     for run in _runs(calls, times_ns, evidence.stepped):
         places.setdefault(evidence.function_of(int(calls.rows[run[0]])), []).append(run)

@@ -36,7 +36,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     sizes = _sizes(trace, calls)
     if sizes is None:
         return
-    for first, growth in _progressions(sizes):
+    if (progression := _progression(sizes)) is not None:
+        first, growth = progression
         which = np.concatenate([of.get(first + at * growth, []) for at, of in enumerate(sizes)]).astype(
             np.int64
         )
@@ -55,7 +56,6 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             *EditRange(*(calls.edit(chosen, keep, keep) for keep in _KEEP)),
             event=event,
         )
-        return
 
 
 def _sizes(trace: Trace, calls: Calls) -> list[dict[int, list[int]]] | None:
@@ -76,8 +76,8 @@ def _sizes(trace: Trace, calls: Calls) -> list[dict[int, list[int]]] | None:
     return found
 
 
-def _progressions(sizes: list[dict[int, list[int]]]) -> Iterator[tuple[int, int]]:
-    """Yield first size and growth of what grows by the same amount in each step, that with most calls first."""
+def _progression(sizes: list[dict[int, list[int]]]) -> tuple[int, int] | None:
+    """Return first size and growth of what grows by the same amount in each step, with most calls; None = nothing."""
     found = list[tuple[int, int, int]]()
     for first in sizes[0]:
         for second in sizes[1]:
@@ -87,8 +87,7 @@ def _progressions(sizes: list[dict[int, list[int]]]) -> Iterator[tuple[int, int]
             least = min(len(of.get(first + at * growth, [])) for at, of in enumerate(sizes))
             if least >= MIN_OPERATORS:
                 found.append((least, first, growth))
-    for _, first, growth in sorted(found, reverse=True):
-        yield first, growth
+    return max(found)[1:] if found else None
 
 
 RULE = AdviceRule("growing-history", find)

@@ -37,7 +37,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     calls = evidence.calls
     combines = np.flatnonzero(trace.named(_COMBINES, calls.rows))
-    took_ns = calls.work_ns if len(trace.device_work) else trace.lengths(calls.rows)
+    took_ns = calls.took_ns
     combines = combines[np.argsort(-took_ns[combines], kind="stable")[:_LOOKED_AT]]
     runs = {int(calls.rows[at]): run for at in np.sort(combines).tolist() if len(run := _summed(calls, at))}
     shapes = arguments(trace, np.array([*runs], dtype=np.int64))

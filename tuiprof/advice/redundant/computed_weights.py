@@ -63,7 +63,7 @@ def _before_products(trace: Trace, calls: Calls, free: Mask) -> Iterator[Ints]:
     """Yield the calls that make a weight, for products whose shapes were recorded, as indices in order."""
     products = np.flatnonzero(trace.named(_PRODUCTS, calls.rows))
     makers = trace.named(_MAKES, calls.rows) & free
-    products = products[makers[np.maximum(products - 1, 0)]]  # on a CPU and eager GPUs nothing comes between
+    products = products[makers[np.maximum(products - 1, 0)]]  # nothing comes between the two
     products = products[np.argsort(-trace.lengths(calls.rows[products]), kind="stable")[:_LOOKED_AT]]
     if not len(products):
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -18,7 +18,7 @@ _DETERMINANTS: Final = r"^aten::(logdet|det|slogdet|linalg_det|linalg_slogdet)$"
 _PRODUCTS: Final = r"^aten::(matmul|mm|mv|bmm|linear|addmm|dot|einsum)$"
 #: The inverse is multiplied within so many calls; by at most this share of its own columns. By more, a solution takes
 #: as long.
-_SOON, _NARROW = 8, 0.25
+_SOON, _FEW = 8, 0.25
 #: Minimum share of the time of all operators.
 MIN_SHARE: Final = 0.03
 #: Share of the time of inverses, and of their backward passes, that `torch.linalg.solve` takes: likely, least and most
@@ -35,21 +35,18 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     calls = evidence.calls
     inverses = np.flatnonzero(trace.named(_INVERSES, calls.rows))
     determinants = trace.named(_DETERMINANTS, calls.rows)
-    used = [(at, narrow) for at in inverses.tolist() if (narrow := _is_narrow(calls, at)) != "no product"]
-    if not used:
-        return
-    steps = calls.steps[[at for at, _ in used]]
-    beside = determinants & np.isin(calls.steps, steps)
-    solved = [at for at, narrow in used if beside.any() or narrow != "wide"]
+    columns = {at: many for at in inverses.tolist() if (many := _columns(calls, at)) is not None}
+    beside = determinants & np.isin(calls.steps, calls.steps[[*columns]])
+    solved = [at for at, many in columns.items() if beside.any() or many != "many"]
     if not solved:
         return
     which = calls.with_backward(calls.mask(solved) | beside)
-    took_ns = calls.work_ns if len(trace.device_work) else trace.lengths(calls.rows)
+    took_ns = calls.took_ns
     share = took_ns[which].sum() / max(took_ns.sum(), 1)
     if share < MIN_SHARE:
         return
     likely, least, most = _KEEP_FACTOR if beside.any() else _KEEP
-    if not beside.any() and any(narrow == "unknown" for at, narrow in used if at in solved):
+    if not beside.any() and "unknown" in columns.values():
         least = 1.0
     event = int(calls.rows[solved[0]])
     yield Finding(
@@ -68,22 +65,22 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _is_narrow(calls: Calls, at: int) -> str:
-    """Return whether an inverse is multiplied by few columns: narrow, wide, unknown (no shapes) or no product."""
+def _columns(calls: Calls, at: int) -> Literal["few", "many", "unknown"] | None:
+    """Return by how many columns an inverse is multiplied; unknown = there are no shapes, None = by none."""
     trace = calls.trace
     after = calls.after(at, _SOON)
     after = after[calls.steps[after] == calls.steps[at]]
     products = after[trace.named(_PRODUCTS, calls.rows[after])]
     if not len(products):
-        return "no product"
+        return None
     for _, given in arguments(trace, calls.rows[products[:1]]):
         sizes = [shape for shape in given.dims[:2] if isinstance(shape, list) and shape]
         if len(sizes) < 2 or not all(type(one) is int for shape in sizes for one in shape):
             break
         if min(map(len, sizes)) == 1:
-            return "narrow"
+            return "few"
         (*_, rows, inner), (*_, columns) = sizes
-        return "narrow" if min(rows, columns) <= _NARROW * inner else "wide"
+        return "few" if min(rows, columns) <= _FEW * inner else "many"
     return "unknown"
 
 

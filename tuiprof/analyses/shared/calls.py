@@ -68,6 +68,11 @@ class Calls:
         """Total device time of the work launched by each, ns."""
         return self.work_ns_of(np.ones(len(self.trace.device_work), dtype=bool))
 
+    @property
+    def took_ns(self) -> Ints:
+        """Device time of the work launched by each, ns; in a trace without device work, its own."""
+        return self.work_ns if len(self.trace.device_work) else self.trace.lengths(self.rows)
+
     @cached_property
     def work_count(self) -> Ints:
         """Number of device events launched by each."""

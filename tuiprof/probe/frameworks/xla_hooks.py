@@ -185,7 +185,7 @@ def install_jax(runtime: Runtime, module: Any) -> None:
     annotation._tuiprof = True
     _watch_profiler(runtime, module)
     runtime.capture.jax = JaxProfiler
-    runtime.loops.reads = JaxReads
+    runtime.loops.make_watch = JaxReads
 
 
 def _watch_profiler(runtime: Runtime, module: Any) -> None:
