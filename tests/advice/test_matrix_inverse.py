@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from analyses.made import Made
 from host_ahead import Steps
 from test_operator_rules import ELEMENTWISE, GEMM, finding, found
+from test_rules import with_lines
 
 from tuiprof.model import Trace
 
@@ -56,6 +58,24 @@ def test_a_determinant_of_the_same_matrix_needs_no_factors_of_its_own() -> None:
     row = found(solved(*calls), "matrix-inverse")
     assert "cholesky" in row["instead"]
     assert row["wins_ns"] == pytest.approx(0.45 * 200_000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        (("gp.py:9", 0.35, ""), "gp.py:9"),
+        (("gp.py:9", 0.35, "forward"), "gp.py:9"),
+        (("gp.py:9", 0.8, ""), ""),  # it does something else as well
+        (("gp.py:9", 0.35, "backward"), ""),
+    ],
+)
+def test_the_line_is_the_one_that_was_sampled_as_often(line: tuple[str, float, str], where: str) -> None:
+    made = Made()
+    for number in range(4):
+        at = 1000 * number
+        made.step(number, at, at + 1000).op("aten::mm", at + 10, at + 600)
+        made.op("aten::inverse", at + 610, at + 960).op("aten::mm", at + 970, at + 990)
+    assert found(with_lines(made.trace(), line), "matrix-inverse")["where"] == where
 
 
 @pytest.mark.parametrize(

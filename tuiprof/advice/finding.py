@@ -24,7 +24,7 @@ from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.analyses.sync_events import WAIT_LOCATIONS, WaitLocation
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.steps import SampledLine
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_count
@@ -35,8 +35,8 @@ from tuiprof.whatif.replay import Kinds
 _LOCATION = ("where", "in", "through", "range", "kind")
 #: A line is the location of a stretch that takes a share of the step if the line's share of the samples is between
 #: these multiples of it. Stretches below this share of the step are not located.
-LINE_SHARE: Final = (0.35, 2.0)
-MIN_NAMED: Final = 0.1
+_LINE_SHARE: Final = (0.35, 2.0)
+_MIN_NAMED: Final = 0.1
 #: With fewer samples, a line may be there by chance.
 MIN_SEEN: Final = 0.03
 Sure = Literal["high", "medium", "low"]
@@ -330,6 +330,25 @@ class Evidence:
         return next(
             (line for line in lines if line.doing in doing and min_share <= line.share <= max_share), None
         )
+
+    def line_taking(self, share: float, *doing: str) -> SampledLine | None:
+        """Return the line that was sampled during activities about as often as what takes a share of the time.
+
+        None = there is none, or the share is too small to tell.
+        """
+        if share < _MIN_NAMED:
+            return None
+        low, high = (times * share for times in _LINE_SHARE)
+        return self.line_doing(*doing, min_share=low, max_share=high)
+
+    def place_by_share(self, forward: Mask) -> str:
+        """Return the line of the script in which the host is about as long as in some forward calls; empty = none.
+
+        The session samples lines, so that it needs no Python frames.
+        """
+        share = self.share_of_time(self.calls.rows[forward])
+        line = self.line_taking(share, "", "forward", "evaluation")
+        return line.where if line is not None else ""
 
     @property
     def updates(self) -> Updates:

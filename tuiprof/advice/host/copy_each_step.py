@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.finding import LINE_SHARE, AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.large_copies import CONVERSIONS, copies, freed
 from tuiprof.analyses.shared.calls import index_of_outer
 from tuiprof.analyses.shared.frames import operator_label
@@ -81,8 +81,7 @@ def _finding(
     )
     if not where and not trace.device_indices:
         forward = calls.within("^(forward|evaluation)$")[calls.inside(rows)].mean() > 0.5
-        limits = (LINE_SHARE[0] * share, LINE_SHARE[1] * share)
-        line = evidence.line_doing("forward" if forward else "", min_share=limits[0], max_share=limits[1])
+        line = evidence.line_taking(share, "forward" if forward else "")
         where = line.where if line is not None else ""
     name = operator_label(trace.name(first))
     again, otherwise = (

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.large_copies import freed
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import frames as _frames
@@ -95,8 +95,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     low, high = int(steps.starts.min()), int(steps.ends.max())
     recurring = sorted(itertools.chain(*places.values()))
     part = float((ends - starts - collected)[recurring].sum()) / (high - low)
-    line = evidence.line_doing("", *_INSTEAD, min_share=LINE_SHARE[0] * part, max_share=LINE_SHARE[1] * part)
-    if part >= MIN_NAMED and line is not None and not any(".py" in place for place in places):
+    line = evidence.line_taking(part, "", *_INSTEAD)
+    if line is not None and not any(".py" in place for place in places):
         places = {line.where: recurring}
     else:
         line = None

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Ints, distinct
@@ -39,12 +39,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     for where, runs in places.items():
         indices = np.concatenate(runs)
         part = evidence.share_of_time(calls.rows[indices])
-        line = evidence.line_doing("", min_share=LINE_SHARE[0] * part, max_share=LINE_SHARE[1] * part)
+        line = evidence.line_taking(part, "")
         typical = runs[len(runs) // 2]
         yield Finding(
             f"a loop appends with torch.cat, {len(typical)} times in a row, and each call copies everything appended "
             "so far",
-            where or (line.where if line is not None and part >= MIN_NAMED else ""),
+            where or (line.where if line is not None else ""),
             "append to a list, and torch.stack or torch.cat it once after the loop; or write into a tensor of the "
             "final size",
             "high",

@@ -47,7 +47,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             f"each step works on all that was collected in the steps before: {format_count(first)} rows, "
             f"{format_count(growth)} more in each step; longest in {calls.names[longest].removeprefix('aten::')}",
-            evidence.function_of(event),
+            evidence.function_of(event) or evidence.place_by_share(chosen),
             "work on it every N steps or once at the end (of torchmetrics: update() in the step, compute() at the end "
             "of the epoch); the time grows with the number of steps",
             "medium",

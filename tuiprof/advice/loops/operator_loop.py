@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.calls import arguments, loops
 from tuiprof.analyses.shared.frames import ancestry_of, function_label, operator_label, running_at_start
@@ -137,13 +137,11 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     several = f", {often}" if place["loops"] >= 2 * max(evidence.step_count, 1) else ""
     low, high = evidence.trace.span
     part = float((ends - starts).sum()) / (high - low)
-    line = evidence.line_doing(
-        "", "copies", "prints a tensor", min_share=LINE_SHARE[0] * part, max_share=LINE_SHARE[1] * part
-    )
+    line = evidence.line_taking(part, "", "copies", "prints a tensor")
     return Finding(
         f"{'autograd runs' if place['backward'] else 'a loop runs'} the same short operators "
         f"{np.median(times):.0f} times in a row{several}{backward}: {place['operators']}",
-        place["where"] or (line.where if line is not None and part >= MIN_NAMED else ""),
+        place["where"] or (line.where if line is not None else ""),
         instead,
         "low" if cell else "medium",
         because,

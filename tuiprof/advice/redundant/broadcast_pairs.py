@@ -44,7 +44,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     found = [(runs[row], shape) for row, given in shapes if (shape := _pairs(given.dims))]
     if not found:
         return
-    which = calls.with_backward(calls.mask(*(run for run, _ in found)))
+    forward = calls.mask(*(run for run, _ in found))
+    which = calls.with_backward(forward)
     if took_ns[which].sum() < MIN_SHARE * took_ns.sum():
         return
     largest, shape = max(found, key=lambda each: prod(each[1]))
@@ -53,7 +54,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"all pairs are written to a tensor of {' × '.join(map(str, shape))} ({format_bytes(4 * prod(shape))} in "
         f"float32), and summed: {' → '.join(names)}, {evidence.how_often(len(found))}",
-        evidence.function_of(event),
+        evidence.function_of(event) or evidence.place_by_share(forward),
         "x @ y.T, or torch.einsum"
         if names[0] == "mul"
         else "torch.cdist(x, y); for squares (x * x).sum(1)[:, None] + (y * y).sum(1) - 2 * x @ y.T, which is less "

@@ -47,7 +47,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"weights are computed in each call of a network that is not trained, {evidence.how_often(len(runs))} "
         f"({', '.join(names[:3])})",
-        evidence.function_of(first),
+        evidence.function_of(first) or evidence.place_by_share(chosen),
         "compute them once, before the loop: remove_weight_norm(), prune.remove(), or "
         "parametrize.remove_parametrizations() of torch.nn.utils; W = W0 + B @ A merged into one weight",
         "high" if normed.any() else "medium",

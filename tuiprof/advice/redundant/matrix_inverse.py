@@ -40,7 +40,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     solved = [at for at, many in columns.items() if beside.any() or many != "many"]
     if not solved:
         return
-    which = calls.with_backward(calls.mask(solved) | beside)
+    forward = calls.mask(solved) | beside
+    which = calls.with_backward(forward)
     took_ns = calls.took_ns
     share = took_ns[which].sum() / max(took_ns.sum(), 1)
     if share < MIN_SHARE:
@@ -52,7 +53,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"a matrix is inverted{' and its determinant computed apart' if beside.any() else ''}, "
         f"{evidence.how_often(len(solved))}: {format_rough_share(share)} of the time of all operators",
-        evidence.function_of(event),
+        evidence.function_of(event) or evidence.place_by_share(forward),
         "L = torch.linalg.cholesky(K) once, if K is symmetric and positive definite: torch.cholesky_solve(y, L) "
         "instead of inverse(K) @ y, and 2 * L.diagonal().log().sum() as the logarithm of the determinant"
         if beside.any()
