@@ -80,6 +80,7 @@ def test_a_wrapper_is_named_by_the_kernel_and_not_by_the_chip() -> None:
         ("aten::item", "item"),
         ("autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0"),
         ("torchvision::nms", "torchvision::nms"),
+        ("PjitFunction(true_divide)", "jit(true_divide)"),
         (
             "## Call CompiledFxGraph fzqwfgrwewfy3y53piq6uadhr7lneg4pofvx3yzepjdzwy5qjary ##",
             "CompiledFxGraph",

@@ -181,10 +181,13 @@ def shorten(path: str) -> str:
 def operator_label(name: str) -> str:
     """Return an operator's name without the default namespace: ``item`` for ``aten::item``.
 
-    The hash of an Inductor graph is removed, as it differs between runs of the same script.
+    A call of a compiled function of JAX, ``PjitFunction(step)``, is ``jit(step)``, as JAX writes it elsewhere. The hash
+    of an Inductor graph is removed, as it differs between runs of the same script.
     """
     if name.startswith(COMPILED_GRAPH):
         return "CompiledFxGraph"
+    if name.startswith("PjitFunction("):
+        return name.replace("PjitFunction", "jit", 1)
     return name.removeprefix("aten::").removeprefix("autograd::engine::evaluate_function: ")
 
 
