@@ -960,6 +960,15 @@ def test_a_loop_says_what_to_call_instead_of_what_it_calls(names: tuple[str, ...
     assert row["instead"].endswith("capture it in a CUDA graph")
 
 
+def test_a_long_iteration_may_copy_from_the_host() -> None:
+    copy: list[Op] = [("aten::index_put_", "Memcpy HtoD (Pageable -> Device)", 2.0)]
+    body: list[Op] = [(f"aten::special_{number}", UNARY, 4.0) for number in range(55)]
+    row = found(gpu_bound(("aten::linear", GEMM, 200), *(body + copy) * 16), "kernel-loop")
+    assert "(56 operators) 16 times in a row" in row["what"]
+    mostly_copies = body[:2] + copy * 2
+    assert finding(gpu_bound(*mostly_copies * 16), "kernel-loop") is None
+
+
 def test_reading_many_values_is_no_loop_of_short_kernels() -> None:
     copy = "Memcpy DtoH (Device -> Pageable)"
     assert finding(gpu_bound(*([("aten::item", copy, 2.0)] * 30)), "kernel-loop") is None

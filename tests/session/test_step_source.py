@@ -163,6 +163,17 @@ def test_captured_steps_must_resemble_the_others(captured_ns: int, refused: bool
     assert bool(by_path(fold, refusal)) == refused
 
 
+@pytest.mark.parametrize(("device_ns", "refused"), [(10 * MS, False), (2 * MS, True)])
+def test_the_host_may_run_ahead_in_the_captured_steps(device_ns: int, refused: bool) -> None:
+    fold = fold_of(
+        *steps(30, 10 * MS),
+        *steps(3, 2 * MS, 30, cap=True),
+        *(DeviceStep(n, device_ns) for n in range(30, 33)),
+        Capture(5000, "start", "written", 30, 32, "traces/a.json"),
+    )
+    assert bool(by_path(fold, refusal)) == refused
+
+
 def test_phases_of_an_ordinary_step_add_up_to_the_median() -> None:
     found = [
         Step(n, at=1000 + (n + 1) * MS, dur=10 * MS + n % 3, ph={"forward": 4 * MS, "backward": 5 * MS})

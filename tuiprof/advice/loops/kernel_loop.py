@@ -22,7 +22,7 @@ from tuiprof.model.intervals import Ints, Mask
 from tuiprof.whatif import Edit
 
 #: Maximum operators per iteration, and minimum iterations of a loop.
-LONGEST_PERIOD, MIN_PASSES = 40, 12
+LONGEST_PERIOD, MIN_PASSES = 128, 12
 #: A loop inside another one is short each time (the sequences of a batch, for each new token): minimum iterations each
 #: time, and in a step.
 MIN_INNER, MIN_INNER_IN_ALL = 6, 48
@@ -33,10 +33,11 @@ SHORT_NS: Final = 15_000
 _LONGEST_NS: Final = 4 * SHORT_NS
 #: Layers of a model repeat as well; these loops must not contain operators typical of layers. Products with nothing
 #: between them are no layers, which have an activation each; nor are products without trained weights in a step that
-#: trains others. Copies from the host have their own rule.
+#: trains others. Copies from the host have their own rule; a long iteration may have some among its calls.
 _LAYERS: Final = ("gemm", "convolution", "attention", "norm")
 _PRODUCT: Final = r"^aten::(matmul|mm|bmm|addmm|baddbmm|einsum)$"
 _TABLES_AND_COPIES: Final = r"HtoD|(?i:embedding)"
+_MIN_REPEATABLE: Final = 0.75
 #: Reads of values have rules of their own.
 _READS: Final = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
 #: Maximum number of calls with device work between two passes over the same items.
@@ -77,13 +78,23 @@ class _Loop:
         return self.calls[calls.work_count[self.calls] > 0][: self.period]
 
 
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    """Which calls may be in a loop."""
+
+    repeatable: Mask
+    product: Mask  # products with short kernels
+    copies: Mask  # copies from the host and lookups in tables, among others
+
+
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for loops of operators with short kernels outside the optimizer; those of one place are one finding."""
     if not trace.device_indices:
         return
-    repeatable, product = _kinds(evidence.calls)
+    kinds = _kinds(evidence.calls)
+    product = kinds.product
     begin = 0.0
-    for place in _places(evidence, _all_loops(evidence, repeatable, product)):
+    for place in _places(evidence, _all_loops(evidence, kinds)):
         end = begin + _share_of_weights(evidence.calls, place)
         fewer = _fewer_weights(evidence, begin, end) if end > begin else Edit()
         yield _finding(evidence, place, product, fewer)
@@ -216,9 +227,9 @@ def _fewer_weights(evidence: Evidence, begin: float, end: float) -> Edit:
     return replace(edit, host=replace(host, starts=starts, ends=ends))
 
 
-def _all_loops(evidence: Evidence, repeatable: Mask, product: Mask) -> Iterator[_Loop]:
+def _all_loops(evidence: Evidence, kinds: _Kinds) -> Iterator[_Loop]:
     """Yield the loops of each thread and step; each call is in at most one."""
-    calls = evidence.calls
+    calls, repeatable, product = evidence.calls, kinds.repeatable, kinds.product
     joined, sums = _joined_results(calls), _sums_of_gradients(calls)
     joins = calls.trace.named(_JOINS, calls.rows)
     for run in _runs(evidence):
@@ -227,7 +238,7 @@ def _all_loops(evidence: Evidence, repeatable: Mask, product: Mask) -> Iterator[
             left[first : last + 1] = False
             yield _Loop(calls.between(int(run[first]), int(run[last])), period, times, 1)
         for first, period, times in _loops(
-            calls, run, repeatable[run] & left, (product & ~repeatable)[run] & left
+            calls, run, repeatable[run] & left, (product & ~repeatable)[run] & left, kinds.copies[run] & left
         ):
             if all(calls.names[index] in _READS for index in run[first : first + period].tolist()):
                 continue
@@ -236,13 +247,22 @@ def _all_loops(evidence: Evidence, repeatable: Mask, product: Mask) -> Iterator[
             yield _Loop(calls.between(int(run[first]), int(run[last])), period, times, 2)
 
 
-def _loops(calls: Calls, run: Ints, repeatable: Mask, product: Mask) -> Iterator[tuple[int, int, int]]:
+def _loops(
+    calls: Calls, run: Ints, repeatable: Mask, product: Mask, copies: Mask
+) -> Iterator[tuple[int, int, int]]:
     """Yield the first call, as an index into the run, the period and the iterations of each loop of short kernels."""
     codes, of_products = (np.where(which, calls.codes[run], np.int32(-1)) for which in (repeatable, product))
     long = list[tuple[int, int, int]]()
     for first, period, times in loops(codes, LONGEST_PERIOD, MIN_PASSES):
         loop = slice(first, first + period * times)
         if _is_short(calls, run[loop]):
+            long.append((first, period, times))
+            codes[loop] = -1
+    for first, period, times in loops(
+        np.where(copies, calls.codes[run], codes).astype(np.int32), LONGEST_PERIOD, MIN_PASSES
+    ):
+        loop = slice(first, first + period * times)
+        if (codes[loop] >= 0).mean() >= _MIN_REPEATABLE and _is_short(calls, run[loop]):
             long.append((first, period, times))
             codes[loop] = -1
     codes[calls.work_ns[run] >= SHORT_NS * calls.work_count[run]] = -1
@@ -326,17 +346,22 @@ def _runs(evidence: Evidence) -> Iterator[Ints]:
         yield busy[keys == key]
 
 
-def _kinds(calls: Calls) -> tuple[Mask, Mask]:
-    """Return which calls may repeat in a loop, and which are products with short kernels."""
+def _kinds(calls: Calls) -> _Kinds:
+    """Return what calls may be in a loop."""
     trace = calls.trace
-    other = calls.works_of(*_LAYERS[1:]) | trace.named(_TABLES_AND_COPIES, trace.device_work)
-    with_other = calls.work_count_of(other) > 0
-    with_product = calls.work_count_of(calls.works_of(_LAYERS[0])) > 0
+    with_layer, with_copy, with_product = (
+        calls.work_count_of(works) > 0
+        for works in (
+            calls.works_of(*_LAYERS[1:]),
+            trace.named(_TABLES_AND_COPIES, trace.device_work),
+            calls.works_of(_LAYERS[0]),
+        )
+    )
     mean = calls.work_ns / np.maximum(calls.work_count, 1)
     untrained = trace.named(_PRODUCT, calls.rows) & ~_trains(calls)
-    repeatable: Mask = ~with_other & (~with_product | untrained) & (mean < _LONGEST_NS)
-    product: Mask = with_product & ~with_other & (mean < SHORT_NS) & trace.named("^aten::", calls.rows)
-    return repeatable, product
+    may = ~with_layer & (~with_product | untrained) & (mean < _LONGEST_NS)
+    product = with_product & ~with_layer & ~with_copy & (mean < SHORT_NS)
+    return _Kinds(may & ~with_copy, product & trace.named("^aten::", calls.rows), may & with_copy)
 
 
 def _trains(calls: Calls) -> Mask:

@@ -40,8 +40,8 @@ _MIN_CAPTURED: Final = 3
 #: Steps between this quantile and the opposite one are representative.
 _EDGE: Final = 0.05
 RULE: Final = (
-    f"the median of the captured steps is below {SHORTEST:g} times the median step of the session, or above "
-    f"{LONGEST:g} times and by more than {LONGER_NS / 1e6:g} ms (more than the overhead of a profiler), and outside "
+    f"the median of the captured steps (on the host or the device, whichever takes longer) is below {SHORTEST:g} times "
+    f"the median step of the session, or above {LONGEST:g} times and by more than {LONGER_NS / 1e6:g} ms (more than the overhead of a profiler), and outside "
     f"the range of {1 - 2 * _EDGE:.0%} of the steps; or what was captured was withdrawn because it was not training "
     f"steps; at least {_MIN_OTHERS} other steps are needed"
 )
@@ -122,7 +122,9 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
         stats = rank.steps.whole_run()
         if not inside.any() or stats.count < _MIN_OTHERS:
             continue
-        captured_ns = float(np.median(rows["dur_ns"][inside]))
+        # Starting a profiler waits for the device: in the steps after that the host runs ahead, and only the device
+        # takes as long as in the others.
+        captured_ns = float(np.median(np.maximum(rows["dur_ns"], rows["device_ns"])[inside]))
         low_ns, high_ns = np.quantile(rows["dur_ns"][rank.steps.comparable()], (_EDGE, 1 - _EDGE))
         shortest_ns = min(SHORTEST * stats.median_ns, float(low_ns))
         longest_ns = max(LONGEST * stats.median_ns, stats.median_ns + LONGER_NS, float(high_ns))
