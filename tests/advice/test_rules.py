@@ -885,6 +885,49 @@ def test_what_code_makes_is_not_collected_without_it() -> None:
     assert found(full.trace(), "python-time")["wins_ns"] == pytest.approx(700_000, rel=0.02)
 
 
+def compiled_again(long: int, sampled: float, *, captured: bool = False) -> Trace:
+    """Three captured steps of 1 ms, of 100 of the session; so many of these took 800 ms."""
+    made = Made()
+    for number in range(3):
+        at = number * 1_000.0
+        made.step(number, at, at + 1_000).op("aten::mm", at + 10, at + 990)
+        made.launch(GEMM, (at + 12, at + 15), (at + 20, at + 900), number + 1)
+        if captured:
+            made.add("annotation", "PjitFunction compile", at + 20, at + 900)
+            made.add("compile", "backend_compile", at + 20, at + 900)
+    trace = made.trace()
+    times = (*[1_000_000] * (100 - long), *[800_000_000] * long)
+    lines = (SampledLine("train.py:70", sampled, "compiles"),)
+    trace.uncaptured = Uncaptured(100, 1e6, 1e6, 1e6, times_ns=times[::2], later_ns=times[1::2], lines=lines)
+    return trace
+
+
+def test_code_that_is_compiled_again_in_steps_that_were_not_captured() -> None:
+    row = found(compiled_again(10, 0.9), "recompiles")
+    assert (
+        row["what"] == "10.0 % of the steps take 800 ms, as code is compiled again; the others take 1.00 ms"
+    )
+    assert row["where"] == "train.py:70"
+    assert row["wins_ns"] == pytest.approx(79_900_000)
+    assert row["wins_low_ns"] < 79_900_000 < row["wins_high_ns"]
+
+
+@pytest.mark.parametrize(
+    ("trace", "why"),
+    [
+        (compiled_again(2, 0.9), "the first of a run"),
+        (compiled_again(10, 0.3), "something else takes most of that time"),
+    ],
+)
+def test_long_steps_are_not_all_compilations(trace: Trace, why: str) -> None:
+    assert finding(trace, "recompiles") is None, why
+
+
+def test_a_captured_compilation_does_not_count_twice() -> None:
+    row = finding(compiled_again(10, 0.9, captured=True), "recompiles")
+    assert row is None or row["wins_ns"] <= 1_000_000
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_a_full_collection_counts_as_often_as_steps_of_the_session_are_long(own: bool) -> None:
     """One captured step of four has one of 20 ms; of 25 steps of the session, one is that much longer."""

@@ -22,6 +22,7 @@ from tuiprof.session.live.step_source import (
     counted,
     described,
     likely,
+    missed_steps,
     rare_steps,
     refusal,
 )
@@ -260,6 +261,39 @@ def test_a_rare_long_step_in_a_capture_is_said(every: int, rare: bool) -> None:
     said = rare_steps(fold.captures["start"], fold)
     assert said.startswith("step 32 took 100 ms while captured; 2.8 % of the session's steps") == rare, said
     assert bool(said) == rare
+
+
+def recompiled(every: int, first: int = 5, *, long_ms: int = 900, count: int = 200) -> Fold:
+    """Steps of 1 ms, of which one in ``every`` is long; those from 30 to 32 are captured."""
+    steps_of_run = [
+        Step(n, at=1000 + n, dur=long_ms * MS if n % every == first else MS, cap=30 <= n <= 32)
+        for n in range(count)
+    ]
+    return fold_of(*steps_of_run, Capture(2000, "start", "written", first=30, last=32, path="a"))
+
+
+def test_long_steps_that_take_most_of_the_time_and_were_not_captured_are_said() -> None:
+    fold = recompiled(10)
+    missed = missed_steps(fold.captures["start"], fold)
+    assert missed is not None
+    said = str(missed)
+    assert said.startswith(
+        "10.2 % of the session's steps take about 900 ms, and together 99.0 % of its time, "
+    )
+    assert "none of them was captured" in said
+    assert missed.longer_ns == pytest.approx(899 * MS * 20 / 197)
+
+
+@pytest.mark.parametrize(
+    ("fold", "why"),
+    [
+        (recompiled(10, long_ms=8), "they take less than half of the time"),
+        (recompiled(10, first=0), "step 30 is one of them"),
+        (recompiled(100), "there are two of them"),
+    ],
+)
+def test_long_steps_that_matter_little_or_are_captured_are_not_said(fold: Fold, why: str) -> None:
+    assert missed_steps(fold.captures["start"], fold) is None, why
 
 
 @pytest.fixture

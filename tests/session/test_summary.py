@@ -259,6 +259,26 @@ def test_a_long_step_in_a_capture_is_weighted_if_it_is_of_another_kind(
     assert (" ms a step on average\n" in text) == weighted, text
 
 
+@pytest.mark.parametrize(("every", "said"), [(8, True), (800, False)])
+def test_a_capture_without_the_steps_that_take_most_of_the_time_does_not_say_that_all_is_well(
+    tmp_path: Path, every: int, said: bool
+) -> None:
+    session, events = new_session(tmp_path), list[dict[str, Any]]()
+    for number in range(30, 33):
+        at = 1_000 * number
+        events.append(kineto(f"ProfilerStep#{number}", at, 1_000, "user_annotation"))
+        events.append(kineto("aten::mm", at, 990))
+    path = session.path / "traces" / "rank0.pt.trace.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    rows = (step(n, 900_000_000 if n % every == 5 else 1_000_000, cap=30 <= n <= 32) for n in range(320))
+    where = {"id": "start", "first": 30, "last": 32, "path": "traces/rank0.pt.trace.json"}
+    append(session, "rank0", head(session), *rows, line("capture", at=4_000, state="written", **where))
+    text = to_text(session_answer(session, Selection()), Style(width=None))
+    assert ("no advice: 12.6 % of the session's steps take about 900 ms" in text) == said, text
+    assert ("nothing to change" in text) == (not said), text
+
+
 def kineto(name: str, at: int, took: int, category: str = "cpu_op") -> dict[str, Any]:
     return {"ph": "X", "cat": category, "name": name, "ts": at, "dur": took, "pid": 1, "tid": 1, "args": {}}
 

@@ -128,7 +128,7 @@ def _captured(session: Session, fold: Fold, wanted: Selection) -> Answer:
     """Return the page of a capture; nothing is advised because of one that is no evidence."""
     from tuiprof.advice.answer import answer
     from tuiprof.analyses.shared.replay import replayed_steps
-    from tuiprof.session.live.step_source import by_path, rare_steps, refusal
+    from tuiprof.session.live.step_source import by_path, missed_steps, rare_steps, refusal
 
     trace = trace_at(session.with_traces(wanted.rank).path / "traces", wanted)
     path = trace.info.path
@@ -136,7 +136,15 @@ def _captured(session: Session, fold: Fold, wanted: Selection) -> Answer:
     place = os.path.relpath(path, session.path) if path is not None else ""
     steps = replayed_steps(trace)
     weighted = not isinstance(steps, str) and steps.long is not None
-    if not weighted and (said := by_path(fold, rare_steps).get(place, "")):
+    said = "" if weighted else by_path(fold, rare_steps).get(place, "")
+    missed = by_path(fold, missed_steps).get(place)
+    if missed is not None and max((change.saves_ns or 0.0 for change in found.changes), default=0.0) < (
+        missed.longer_ns / 2
+    ):  # no finding is about them
+        if not found.changes:
+            return replace(found, refused=str(missed))
+        said = str(missed)
+    if said:
         rest = "" if found.complete else f" · {found.trust.removeprefix('trust: ')}"
         found = replace(found, trust=f"trust: {said}{rest}", complete=False)
     why = by_path(fold, refusal).get(place, "")

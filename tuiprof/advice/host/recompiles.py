@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared import idle as _idle
+from tuiprof.analyses.shared.replay import are_long
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif import Edit
+from tuiprof.whatif.replay import NOISE_OF_WIN
 
 _TORCH = (
     "mark_dynamic() for sizes that change, keep Python numbers out of the graph, warm up before "
@@ -21,15 +26,20 @@ _JAX = (
     "every step, warm up before measuring; "
     'jax.config.update("jax_explain_cache_misses", True) names the cause'
 )
+#: Minimum number of long steps, and of their share of the session's time, if no captured step compiles.
+_MIN_LONG, _MIN_OF_TIME = 3, 0.1
+#: Code is compiled in long steps if at least this share of what they take was sampled while something was compiled.
+_MIN_SAMPLED: Final = 0.5
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for recompiled frames and for compilation inside the window."""
+    """Look for recompiled frames, for compilation inside the window, and in steps that were not captured."""
     report = evidence.report("compile")
-    if report is None or report.verdict.level == "good":
-        return
     compiling = (trace.named(_idle.COMPILE) | trace.is_category("compile")) & trace.on_host
     rows = outermost(trace, np.flatnonzero(compiling))
+    if report is None or report.verdict.level == "good":
+        yield from _in_other_steps(trace, evidence, rows)
+        return
     line = evidence.line_doing("compiles")
     yield Finding(
         report.verdict.sentence,
@@ -38,6 +48,31 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "high",
         "the compiler's own ranges, or the version in a region's name",
         Edit.of_host(trace, rows) if len(rows) else None,
+    )
+
+
+def _in_other_steps(trace: Trace, evidence: Evidence, captured: Ints) -> Iterator[Finding]:
+    """Look for long steps of the session in which something is compiled, although none was captured."""
+    seen, line = trace.uncaptured, evidence.line_doing("compiles")
+    if seen is None or line is None or len(captured):
+        return
+    times = np.array(seen.times_ns + seen.later_ns, dtype=np.int64)
+    long = are_long(times)
+    longer_ns = float((times[long] - np.median(times)).sum())
+    share = longer_ns / max(float(times.sum()), 1.0)
+    if long.sum() < _MIN_LONG or share < _MIN_OF_TIME or line.share < _MIN_SAMPLED * share:
+        return
+    likely = longer_ns / len(times)
+    yield Finding(
+        f"{format_share(float(long.mean()))} of the steps take {format_ns(float(np.median(times[long])))}, as code is "
+        f"compiled again; the others take {format_ns(float(np.median(times)))}",
+        line.where,
+        _JAX if evidence.is_jax else _TORCH,
+        "high" if line.share >= (1 - NOISE_OF_WIN) * share else "medium",
+        f"{format_share(line.share)} of the session's samples of this thread are at this line while it compiles; no "
+        "such step was captured, and the saving is averaged over all steps",
+        Edit(),
+        rare_ns=(likely, min(line.share / share, 1 - NOISE_OF_WIN) * likely, (1 + NOISE_OF_WIN) * likely),
     )
 
 

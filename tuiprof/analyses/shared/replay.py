@@ -127,7 +127,7 @@ def _long_steps(trace: Trace) -> _LongSteps | None:
     if seen is None or not seen.times_ns or trace.as_captured or len(lengths) < MIN_STEPS:
         return None
     times, later = (np.array(found, dtype=np.int64) for found in (seen.times_ns, seen.later_ns))
-    long, long_later = _are_long(times), _are_long(later)
+    long, long_later = are_long(times), are_long(later)
     every = np.concatenate((times[long], later[long_later]))
     steps = trace.steps.step_of[trace.operators()]
     count = np.bincount(steps[steps >= 0], minlength=len(lengths))
@@ -144,7 +144,7 @@ def _long_steps(trace: Trace) -> _LongSteps | None:
     )
 
 
-def _are_long(times: Ints) -> Mask:
+def are_long(times: Ints) -> Mask:
     """Return which steps take several times as long as the median, and at least half as long as most of that time.
 
     Shorter ones may be interrupted.

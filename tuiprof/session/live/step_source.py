@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
 
+Found = TypeVar("Found")
+
 #: A capture is not representative if its steps are shorter than this multiple of the session's median, or longer than
 #: this multiple and by this many ns. The upper limits allow for the overhead of a profiler.
 SHORTEST, LONGEST, LONGER_NS = 0.5, 4.0, 50_000_000
@@ -37,13 +40,17 @@ _MIN_OTHERS: Final = 5
 _RARE: Final = 3.0
 _MIN_OTHERS_FOR_RARE: Final = 20
 _MIN_CAPTURED: Final = 3
+#: Long steps are missed if there are so many, and they take this share of the session's time.
+_MIN_MISSED: Final = 3
+_MOST: Final = 0.5
 #: Steps between this quantile and the opposite one are representative.
 _EDGE: Final = 0.05
 RULE: Final = (
-    f"the median of the captured steps (on the host or the device, whichever takes longer) is below {SHORTEST:g} times "
-    f"the median step of the session, or above {LONGEST:g} times and by more than {LONGER_NS / 1e6:g} ms (more than the overhead of a profiler), and outside "
-    f"the range of {1 - 2 * _EDGE:.0%} of the steps; or what was captured was withdrawn because it was not training "
-    f"steps; at least {_MIN_OTHERS} other steps are needed"
+    "the median of the captured steps (on the host or the device, whichever takes longer) is below "
+    f"{SHORTEST:g} times the median step of the session, or above {LONGEST:g} times and by more than "
+    f"{LONGER_NS / 1e6:g} ms (more than the overhead of a profiler), and outside the range of {1 - 2 * _EDGE:.0%} of "
+    "the steps; or what was captured was withdrawn because it was not training steps; at least "
+    f"{_MIN_OTHERS} other steps are needed"
 )
 
 
@@ -157,6 +164,44 @@ def rare_steps(capture: CaptureState, fold: Fold) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class MissedSteps:
+    """Long steps that take most of a session's time, and of which a capture has none."""
+
+    share: float  # of the steps
+    of_time: float  # of the time of all steps
+    median_ns: float  # of these steps
+    longer_ns: float  # what they take longer than the others, averaged over all steps
+    may_wait: bool  # the host may wait in them for what it launched in the others
+
+    def __str__(self) -> str:
+        waits = ", unless the host waits there for what it launched in the others" if self.may_wait else ""
+        return (
+            f"{format_share(self.share)} of the session's steps take about {format_ns(self.median_ns)}, and together "
+            f"{format_share(self.of_time)} of its time, but none of them was captured: the findings are about the "
+            f"others{waits}; to capture one: tuiprof record --capture N@STEP, or --capture-slower"
+        )
+
+
+def missed_steps(capture: CaptureState, fold: Fold) -> MissedSteps | None:
+    """Return the steps that take most of the time, if a capture has none of them; None = it has, or there are none."""
+    for rank, inside in _captured(capture, fold):
+        rows = rank.steps.rows
+        others_ns = rows["dur_ns"][rank.steps.comparable()]
+        if not inside.any() or len(others_ns) < _MIN_OTHERS_FOR_RARE or rank.steps.stats().on_device:
+            continue
+        long_ns = others_ns[others_ns > LONGEST * np.median(others_ns)]
+        of_time = float(long_ns.sum() / max(others_ns.sum(), 1))
+        if len(long_ns) < _MIN_MISSED or of_time < _MOST:
+            continue
+        median_ns = float(np.median(long_ns))
+        if rows["dur_ns"][inside].max() < median_ns / 2:
+            longer_ns = float((long_ns - np.median(others_ns)).sum() / len(others_ns))
+            share = len(long_ns) / len(others_ns)
+            return MissedSteps(share, of_time, median_ns, longer_ns, rank.can_run_ahead)
+    return None
+
+
 def _captured(capture: CaptureState, fold: Fold) -> Iterator[tuple[WriterState, Mask]]:
     """Yield each captured rank, and which of its kept steps were captured."""
     for name, record in sorted(capture.by_writer.items()):
@@ -166,12 +211,12 @@ def _captured(capture: CaptureState, fold: Fold) -> Iterator[tuple[WriterState, 
             yield rank, rows["captured"] & (rows["n"] >= record.first) & (rows["n"] <= record.last)
 
 
-def by_path(fold: Fold, check: Callable[[CaptureState, Fold], str]) -> dict[str, str]:
-    """Return the non-empty results of :func:`refusal` or :func:`rare_steps` by the captures' paths in the session."""
+def by_path(fold: Fold, check: Callable[[CaptureState, Fold], Found]) -> dict[str, Found]:
+    """Return what a check finds (not empty, not None) by the captures' paths in the session."""
     return {
-        path: text
+        path: found
         for capture in fold.captures.values()
-        if (text := check(capture, fold))
+        if (found := check(capture, fold))
         for path in capture.paths
     }
 
