@@ -31,8 +31,8 @@ _TIMES_OWN: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """One run."""
+class MeasuredRun:
+    """One run of the command, with or without the change."""
 
     session: Session
     changed: bool  # whether it ran with the change
@@ -45,7 +45,7 @@ class Trial:
 class Tried:
     """The result of trials."""
 
-    trials: tuple[Trial, ...]  # the trials in the order in which they ran
+    trials: tuple[MeasuredRun, ...]  # the trials in the order in which they ran
     ratio: Interval | None  # step time with the change over that without; None = too few trials
     word: Word  # the verdict on that
     #: Logged numbers that the change alters, by name: without and with it.
@@ -57,7 +57,7 @@ def attempt(
     environment: Mapping[str, str],
     rounds: int,
     *,
-    on_trial: Callable[[Trial], None] = lambda _: None,
+    on_trial: Callable[[MeasuredRun], None] = lambda _: None,
     root: Path | None = None,
 ) -> Tried:
     """Run a session's command with and without environment variables, in turns; the first of a round alternates.
@@ -66,7 +66,7 @@ def attempt(
         SessionError: A run failed, or marks no steps.
         LaunchError: It cannot be started.
     """
-    trials: list[Trial] = []
+    trials: list[MeasuredRun] = []
     for number in range(rounds):
         for changed in (False, True) if number % 2 == 0 else (True, False):
             trials.append(_run(session, environment if changed else {}, changed, root))
@@ -77,7 +77,7 @@ def attempt(
     return Tried(tuple(trials), ratio, word_for(ratio), _differing(without, with_it))
 
 
-def _run(session: Session, environment: Mapping[str, str], changed: bool, root: Path | None) -> Trial:
+def _run(session: Session, environment: Mapping[str, str], changed: bool, root: Path | None) -> MeasuredRun:
     meta = session.meta
     spec = LaunchSpec(
         tuple(meta.argv),
@@ -112,10 +112,10 @@ def _run(session: Session, environment: Mapping[str, str], changed: bool, root: 
         known = values[np.isfinite(values)]
         if len(known):
             numbers[name] = float(known[-1])
-    return Trial(trial, changed, float(np.median(measured)), numbers, switched)
+    return MeasuredRun(trial, changed, float(np.median(measured)), numbers, switched)
 
 
-def _differing(without: list[Trial], with_it: list[Trial]) -> dict[str, tuple[float, float]]:
+def _differing(without: list[MeasuredRun], with_it: list[MeasuredRun]) -> dict[str, tuple[float, float]]:
     """Return the logged numbers that differ by more than two unchanged runs do."""
     found = {}
     names = set.intersection(*(set(trial.numbers) for trial in (*without, *with_it)))
