@@ -332,6 +332,7 @@ def test_what_the_profiler_does_is_listed_apart() -> None:
         "syncs.py(88): copy",
         "sites.py(88): copy",
         "given_steps.py(88): counted",
+        "steps/given_steps.py(88): counted",
         "frameworks/syncs.py(88): copy",
         "frameworks/torch_hooks.py(88): copy",
         "frameworks/torch_black_box.py(88): backward",

@@ -31,7 +31,7 @@ import tuiprof
 tuiprof.step()
 from _tuiprof_probe.runtime import RUNTIME
 from _tuiprof_probe.sampler import loops_of
-from _tuiprof_probe.steps import LOOP
+from _tuiprof_probe.steps.sources import LOOP
 
 def looped(count):
     for i in range(count):

@@ -15,7 +15,7 @@ from tuiprof.advice.redundant.padded_batches import is_padding
 from tuiprof.formats import open_trace
 from tuiprof.model.steps import BatchPadding
 from tuiprof.probe.frameworks.batches import Batches
-from tuiprof.probe.steps import Steps
+from tuiprof.probe.steps.counting import Steps
 from tuiprof.session import log as records
 
 needs("torch")

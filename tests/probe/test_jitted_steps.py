@@ -12,7 +12,7 @@ import pytest
 from tuiprof.probe.assembly import END, SOURCE
 from tuiprof.probe.frameworks.xla_hooks import install_jitted as install
 from tuiprof.probe.frameworks.xla_hooks import updates
-from tuiprof.probe.steps import Steps
+from tuiprof.probe.steps.counting import Steps
 
 
 class Model:

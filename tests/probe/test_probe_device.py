@@ -11,10 +11,12 @@ import msgspec
 import pytest
 from probe_runs import Run
 
+from tuiprof.probe.events import DEVICE, USES
 from tuiprof.probe.frameworks.torch_device import TorchDevice
 from tuiprof.probe.log import line
 from tuiprof.probe.runtime import Hook
-from tuiprof.probe.steps import DEVICE, EXPLICIT, USES, Steps
+from tuiprof.probe.steps.counting import Steps
+from tuiprof.probe.steps.sources import EXPLICIT
 from tuiprof.session.log import Record, Uses
 
 Made = tuple["FakeCuda", TorchDevice, Steps, list[str]]

@@ -894,7 +894,7 @@ print(len(marks))
 
 def test_hooks_that_break_do_not_break_training(run_forked: Callable[..., Run]) -> None:
     plant = """
-import _tuiprof_probe.steps as steps
+import _tuiprof_probe.steps.counting as steps
 def broken(*_): raise ZeroDivisionError("planted")
 for name in sys.argv[1:]: setattr(steps.Steps, name, broken)
 """

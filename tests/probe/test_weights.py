@@ -12,7 +12,7 @@ from probe_runs import MODES, Run
 from tuiprof.formats import open_trace
 from tuiprof.model import steps as model
 from tuiprof.probe.frameworks.weights import Weights
-from tuiprof.probe.steps import Steps
+from tuiprof.probe.steps.counting import Steps
 from tuiprof.session import log as records
 
 needs("torch")

@@ -5,10 +5,11 @@ location as ``_tuiprof_probe`` in every Python of the run, also in environments 
 
 - :mod:`.imports` waits until the script itself has imported a framework, then lets :mod:`.runtime` install
   that framework's hooks (``frameworks/``: PyTorch, PyTorch/XLA, JAX, and the trainers built on them);
-- hooks and :mod:`.api` record marks for :mod:`.steps`, the only code that runs in every step; on a GPU
+- hooks and :mod:`.api` record marks for :mod:`.steps.counting`, the only code that runs in every step; on a GPU
   :mod:`.frameworks.torch_device` times steps there as well;
-- :mod:`.given_steps` inserts a call where the user said that a step ends, :mod:`.changed_steps` changes that while the
-  script runs, and :mod:`.loop_steps` counts the iterations of the script's loop if nothing else finds steps;
+- :mod:`.steps.given_steps` inserts a call where the user said that a step ends, :mod:`.steps.changed_steps` changes
+  that while the script runs, and :mod:`.steps.loop_steps` counts the iterations of the script's loop if nothing else
+  finds steps;
   :mod:`.sampler` samples the lines and loops of the script that the main thread is in;
 - :mod:`.log`, in its own thread, lets :mod:`.assembly` build steps and phases from the marks, and appends them as lines
   to ``log/<writer>.jsonl``;

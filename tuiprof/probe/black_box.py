@@ -21,10 +21,10 @@ from types import FrameType
 from typing import Any, Callable
 
 from .assembly import Step
+from .events import RECORD
 from .isolation import OWN_FILES, own_errors_dropped, own_errors_reported, write_file
 from .requests import Requests
 from .slowdown import StallWatch
-from .steps import RECORD
 
 OPTIONS = "black-box.json"  # in control/
 _STALL = "stall-"  # ids of requests made here

@@ -17,10 +17,12 @@ from time import monotonic_ns
 from typing import Any, Callable
 
 from .assembly import NO_STEPS
+from .events import CAPTURE
 from .isolation import ProbeThread, is_of_python, raised_by_signal_handler
 from .log import usage
 from .requests import Request
-from .steps import ANNOTATION, CAPTURE, SYNC, Steps
+from .steps.counting import Steps
+from .steps.sources import ANNOTATION, SYNC
 
 #: Range of a garbage collection in a trace.
 GARBAGE_RANGE = "Python GC"

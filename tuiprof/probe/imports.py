@@ -11,7 +11,7 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 
-from . import given_steps
+from .steps import given_steps
 
 TYPE_CHECKING = False  # without the import, which would double the start-up time of every Python
 if TYPE_CHECKING:

@@ -23,9 +23,11 @@ from operator import itemgetter
 from typing import Any, Callable
 
 from .assembly import Step, phases_of
+from .events import CAPTURE, COST, DEVICE, LINES, MEMORY, NOTE, RECORD, SLOWER, USES
 from .isolation import ClosedByScript, OwnFile, ProbeThread, raised_by_signal_handler
 from .slowdown import Slowdown, SlowdownWatch
-from .steps import CAPTURE, COST, DEVICE, LINES, MEMORY, NOTE, OPTIMIZER, RECORD, SLOWER, USES, Steps
+from .steps.counting import Steps
+from .steps.sources import OPTIMIZER
 
 SCHEMA_VERSION = 1
 FLUSH_S = 0.1

@@ -20,7 +20,7 @@ from time import monotonic_ns
 from typing import Any, Callable
 
 from .assembly import Step
-from .changed_steps import Change
+from .steps.changed_steps import Change
 
 _FEWEST_STEPS = 20  # for a reliable median
 _MEDIAN_OF = 127

@@ -12,17 +12,19 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Callable
 
-from . import steps as kind
+from . import events
 from .black_box import BlackBox
 from .capture import Capturer
-from .changed_steps import ChangedSteps
-from .given_steps import AT, FUNCTION
 from .isolation import ProbeThread, own_errors_reported, raised_by_signal_handler, signals_blocked
 from .log import FLUSH_S, Log, plain_numbers
-from .loop_steps import LoopSteps
 from .requests import Requests, Triggers
 from .sampler import Sampler
-from .steps import Phases, Steps
+from .steps.changed_steps import ChangedSteps
+from .steps.counting import Steps
+from .steps.given_steps import AT, FUNCTION
+from .steps.loop_steps import LoopSteps
+from .steps.phases import Phases
+from .steps.sources import EXPLICIT
 from .timed_captures import TimedCaptures
 
 #: Set by torchrun, Open MPI, launchers with PMI (MPICH, Intel MPI), and Slurm, which comes last: in a job of Slurm the
@@ -192,7 +194,7 @@ class Runtime:
         """Record a note, once."""
         if text not in self._told:
             self._told.add(text)
-            self.steps.out.append((kind.NOTE, monotonic_ns(), level, text))
+            self.steps.out.append((events.NOTE, monotonic_ns(), level, text))
 
     def install(self, hooks: str, module: Any) -> None:
         """Install the hooks for a framework the script has just imported: ``module:function`` in ``frameworks/``."""
@@ -255,7 +257,7 @@ class Runtime:
                         self.note("warn", f"metric {name} is not recorded: {why}")
                         if why.startswith("it is "):
                             self.black_box.not_finite(f"metric {name}", self.steps.n, why[6:])
-                self.steps.end(kind.EXPLICIT, monotonic_ns(), values)
+                self.steps.end(EXPLICIT, monotonic_ns(), values)
             except Exception:
                 hook.failed()
 
@@ -402,7 +404,7 @@ class Runtime:
         self.capture.finish()
         self.black_box.ending(self.steps.n)
         self._note_what_did_not_run()
-        if any(item[0] in (kind.NOTE, kind.CAPTURE, kind.RECORD) for item in self.steps.out):
+        if any(item[0] in (events.NOTE, events.CAPTURE, events.RECORD) for item in self.steps.out):
             self.log.open(f"probe-{os.getpid()}", None, None, versions())
             self.log.end(None, "exit")
 

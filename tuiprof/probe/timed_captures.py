@@ -20,7 +20,8 @@ from .capture import CaptureError, abort, reason, record_state
 from .isolation import ProbeThread, own_errors_dropped, raised_by_signal_handler
 from .requests import Request
 from .sampler import imports_framework
-from .steps import NO_CALL, NONE
+from .steps.put_off import NO_CALL
+from .steps.sources import NONE
 
 if TYPE_CHECKING:
     from .runtime import Runtime

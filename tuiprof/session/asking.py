@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.probe.changed_steps import BY, REFUSED
+from tuiprof.probe.steps.changed_steps import BY, REFUSED
 from tuiprof.session.live.fold import Fold, StacksState
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.step_source import counted

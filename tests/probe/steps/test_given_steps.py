@@ -188,10 +188,10 @@ def test_a_function_that_has_not_run_is_said(run_forked: Callable[..., Run], hel
 
 
 def test_what_is_given_is_known_by_one_number() -> None:
-    from tuiprof.probe import given_steps, steps
+    from tuiprof.probe.steps import given_steps, sources
 
-    assert given_steps.GIVEN == steps.GIVEN
-    assert len(steps.SOURCES) == steps.CLOSED
+    assert given_steps.GIVEN == sources.GIVEN
+    assert len(sources.SOURCES) == sources.CLOSED
 
 
 def test_nothing_else_counts_then(run: Callable[..., Run], tmp_path: Path) -> None:

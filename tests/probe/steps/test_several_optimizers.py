@@ -12,8 +12,10 @@ from installed import needs
 from probe_runs import Run
 
 from tuiprof.probe.capture import Capturer
+from tuiprof.probe.events import CAPTURE, DEVICE
 from tuiprof.probe.requests import Request
-from tuiprof.probe.steps import CAPTURE, DEVICE, OPTIMIZER, Steps
+from tuiprof.probe.steps.counting import Steps
+from tuiprof.probe.steps.sources import OPTIMIZER
 from tuiprof.session import log as records
 
 needs("torch")

@@ -15,23 +15,15 @@ import pytest
 from installed import needs
 from probe_runs import Run
 
-from tuiprof.probe import loop_steps
 from tuiprof.probe.capture import Capturer
-from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
+from tuiprof.probe.events import CAPTURE, NOTE
 from tuiprof.probe.requests import Request
 from tuiprof.probe.sampler import RECENT, Loop, goes_over_epochs, is_script, loops_of
-from tuiprof.probe.steps import (
-    BACKWARDS,
-    BATCH,
-    CAPTURE,
-    EXPLICIT,
-    LOOP,
-    NO_CALL,
-    NONE,
-    NOTE,
-    OPTIMIZER,
-    Steps,
-)
+from tuiprof.probe.steps import loop_steps
+from tuiprof.probe.steps.counting import Steps
+from tuiprof.probe.steps.loop_steps import LoopSteps, _Trial, likely
+from tuiprof.probe.steps.put_off import NO_CALL
+from tuiprof.probe.steps.sources import BACKWARDS, BATCH, EXPLICIT, LOOP, NONE, OPTIMIZER
 from tuiprof.probe.timed_captures import TimedCaptures
 from tuiprof.session import log as records
 

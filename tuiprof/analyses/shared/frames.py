@@ -31,7 +31,7 @@ FRAMEWORK = re.compile(
 #: functions are recognized by name there.
 PROFILER = re.compile(
     r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)"
-    r"|(^|/)tuiprof/probe/(?!(?:frameworks/|importlib\._bootstrap/)?(?:\w+_hooks|given_steps|jax_reads|module_calls"
+    r"|(^|/)tuiprof/probe/(?!(?:frameworks/|steps/|importlib\._bootstrap/)?(?:\w+_hooks|given_steps|jax_reads|module_calls"
     r"|(?:jax_)?syncs|sites)\.py|frameworks/torch_black_box\.py\(\d+\): backward$)"
     r"|\btuiprof_waits_for_devices\b"
 )

@@ -15,8 +15,9 @@ from struct import unpack
 from time import monotonic_ns
 from typing import Any, Callable, NamedTuple
 
+from ..events import RECORD
 from ..isolation import raised_by_signal_handler
-from ..steps import RECORD, Steps
+from ..steps.counting import Steps
 
 #: Steps from which on the next batch is looked at. A process without steps has no log.
 _AT = (1, 2, 4, 8, 12, 18, 26, 60)

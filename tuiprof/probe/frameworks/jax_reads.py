@@ -1,8 +1,8 @@
 """JAX before Python 3.12: the iterations of a loop, by an array that each of them reads.
 
-Nothing calls back at the jumps of a loop there (see :mod:`..loop_steps`). But the methods that read an array of JAX, or
-wait for it, are Python functions: ``float(loss)`` and ``loss.block_until_ready()`` call one. If the loop itself makes
-such a call, where no iteration can pass it by, it ends a step.
+Nothing calls back at the jumps of a loop there (see :mod:`..steps.loop_steps`). But the methods that read an array of
+JAX, or wait for it, are Python functions: ``float(loss)`` and ``loss.block_until_ready()`` call one. If the loop itself
+makes such a call, where no iteration can pass it by, it ends a step.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..isolation import OWN_FILES, leave_out, raised_by_signal_handler
-from ..steps import NO_CALL
+from ..steps.put_off import NO_CALL
 from .model_calls import SAME, ModelCalls
 
 if TYPE_CHECKING:

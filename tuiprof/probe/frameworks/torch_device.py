@@ -17,8 +17,8 @@ from ctypes import py_object, pythonapi
 from time import monotonic_ns
 from typing import Any
 
+from ..events import DEVICE
 from ..runtime import Runtime
-from ..steps import DEVICE
 
 _BUDGET_NS = 2_000
 _SHARE_OF_STEP = 0.001

@@ -17,10 +17,13 @@ from types import CodeType
 from typing import Any, Callable
 
 from ..assembly import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, STEPPED
-from ..given_steps import CALLED
+from ..events import RECORD
 from ..isolation import leave_out
 from ..runtime import Hook, Runtime
-from ..steps import BATCH, LOOP, NO_CALL, RECORD, Steps
+from ..steps.counting import Steps
+from ..steps.given_steps import CALLED
+from ..steps.put_off import NO_CALL
+from ..steps.sources import BATCH, LOOP
 from .batches import Batches, is_compiling
 from .model_calls import ModelCalls
 from .module_calls import ModuleCalls

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..assembly import CHECKPOINT, EVALUATION, FORWARD
 from ..runtime import Runtime
-from ..steps import FRAMEWORK
+from ..steps.sources import FRAMEWORK
 
 #: Module -> class -> method -> phase. An empty class is the module itself.
 _LIGHTNING = {

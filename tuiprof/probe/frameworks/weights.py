@@ -11,8 +11,9 @@ from itertools import islice
 from time import monotonic_ns
 from typing import Any
 
+from ..events import RECORD
 from ..isolation import raised_by_signal_handler
-from ..steps import RECORD, Steps
+from ..steps.counting import Steps
 
 #: Parameters that are looked at: reading one takes about 1 µs.
 _MAX_PARAMETERS = 2000

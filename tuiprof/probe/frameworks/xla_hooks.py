@@ -30,7 +30,7 @@ from ..isolation import leave_out, own_errors_dropped, raised_by_signal_handler
 from ..requests import Request
 from ..runtime import Runtime
 from ..sampler import AROUND, Site, relation, script_sites
-from ..steps import ANNOTATION, JITTED, SYNC
+from ..steps.sources import ANNOTATION, JITTED, SYNC
 from .jax_reads import JaxReads
 from .syncs import JaxSyncWatch
 

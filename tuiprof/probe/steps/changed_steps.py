@@ -17,13 +17,14 @@ from time import monotonic_ns
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Callable
 
-from .assembly import BACKWARD, DATA
+from ..assembly import BACKWARD, DATA
+from ..events import NOTE
 from .given_steps import counted
 from .loop_steps import free_tool
-from .steps import BACKWARDS, BATCH, GIVEN, JITTED, NOTE, OPTIMIZER
+from .sources import BACKWARDS, BATCH, GIVEN, JITTED, OPTIMIZER
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from ..runtime import Runtime
 
 #: Sources that can be requested by name.
 BY = {"optimizer": OPTIMIZER, "backward": BACKWARDS, "loader": BATCH, "jit": JITTED}

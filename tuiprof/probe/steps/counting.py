@@ -1,34 +1,11 @@
-"""Begin, end and phases of steps: the only code that runs in every step.
+"""Begin and end of steps: the only code that runs in every step.
 
 Times are ``time.monotonic_ns``. Events are appended as small tuples to :attr:`Steps.marks`, from which
-:mod:`.assembly` builds steps in the log's thread; everything else goes to :attr:`Steps.out`.
+:mod:`..assembly` builds steps in the log's thread; everything else goes to :attr:`Steps.out`.
 
-Sources of steps (the highest one seen so far decides; at a switch the steps counted before are withdrawn):
+What ends a step is one of :mod:`.sources`.
 
-======================  =================================================================================
-``GIVEN``               the line or function named with ``--step-at`` or ``--step-function``
-``EXPLICIT``            ``tuiprof.step()``
-``FRAMEWORK``           the framework's own word: Keras' ``on_train_batch_end``
-``ANNOTATION``          the end of a ``jax.profiler.StepTraceAnnotation``
-``SYNC``                ``torch_xla.sync()``; where an optimizer is used, the first one after its step
-``OPTIMIZER``           the return of ``step()`` of the first optimizer seen (of several, e.g. in a GAN, each of its
-                        steps counts, and ends with the last one of the iteration, as far as their number repeats;
-                        one that steps in a loop inside the loop of another, such as the critic of a
-                        WGAN or the learners of meta-learning, whose loop was left for that of another, or that has
-                        not stepped for 32 steps of others, or in an iteration, hands over to them; of two in loops
-                        beside each other a turn of both is a step; one made after it, or after several steps of it
-                        alone, that steps at the same line takes its place)
-``JITTED``              the return of the function jitted by Flax NNX or Equinox that is called again and again
-``BACKWARDS``           the return of a backward pass, from the third on where the script has made no optimizer;
-                        from the 257th on where it has, but it does not call torch's hooks
-``LOOP``                an iteration of the loop that the main thread is in (see :mod:`.loop_steps`), where nothing
-                        else is found
-``BATCH``               asking a DataLoader for the next batch: inference loops. Counts from the third batch on
-                        (so two sanity-check batches are not steps) when there was no backward pass. Batches that
-                        are fetched in a row, without a call of the model in between, are one
-======================  =================================================================================
-
-Parts of a step are recorded by hooks that touch as few objects as possible (see :mod:`.assembly`): a clock, the deque,
+Parts of a step are recorded by hooks that touch as few objects as possible (see :mod:`..assembly`): a clock, the deque,
 and as little of this class as possible.
 """
 
@@ -46,12 +23,12 @@ from time import monotonic_ns
 from types import CodeType
 from typing import Any, Callable
 
-from .assembly import BEGIN, END, SOURCE, Assembly, Mark
-from .assembly import DATA as DATA_PART
-from .assembly import OPTIMIZER as OPTIMIZER_PART
-from .isolation import is_of_python
-from .periods import PeriodicCount
-from .sampler import (
+from ..assembly import BEGIN, END, SOURCE, Assembly, Mark
+from ..assembly import DATA as DATA_PART
+from ..assembly import OPTIMIZER as OPTIMIZER_PART
+from ..events import DEVICE, NOTE
+from ..isolation import is_of_python
+from ..sampler import (
     AROUND,
     BESIDE,
     ELSEWHERE,
@@ -63,26 +40,9 @@ from .sampler import (
     script_line,
     script_sites,
 )
-
-NONE, BATCH, LOOP, BACKWARDS, JITTED, OPTIMIZER, SYNC, ANNOTATION, FRAMEWORK, EXPLICIT, GIVEN, CLOSED = range(
-    12
-)
-SOURCES = (
-    "nothing",
-    "batches of a DataLoader",
-    "iterations of a loop",
-    "backward passes",
-    "calls of a jitted function",
-    "optimizer steps",
-    "XLA steps",
-    "JAX step annotations",
-    "Keras training batches",
-    "tuiprof.step()",
-    "executions of the named line or function",
-)
-
-# Kinds of the items in :attr:`Steps.out`; :func:`.log.line` has their fields.
-DEVICE, MEMORY, USES, COST, SLOWER, CAPTURE, NOTE, LINES, RECORD = "d", "m", "u", "c", "s", "p", "n", "l", "r"
+from .periods import PeriodicCount
+from .put_off import NO_CALL, no_call
+from .sources import BACKWARDS, BATCH, CLOSED, GIVEN, JITTED, LOOP, NONE, OPTIMIZER, SOURCES
 
 _QUIET_BATCHES = 2
 _QUIET_BACKWARDS = 2
@@ -93,7 +53,6 @@ _STEPS_OF_OTHERS = 32
 _MAX_PARTS = 256  # steps of an optimizer that may turn out to be parts of a step
 #: Steps of an optimizer in a loop adjacent to that of another one that may be parts of a step
 _MAX_IN_TURN = 16
-_MAX_PHASES = 1000
 _MAX_MARKS = 1 << 18  # a minute of 1 ms steps: how long the log's thread may be delayed
 #: Mean time of a batch or an iteration of a loop below which it is no step, and counting it would slow the script down,
 #: ns. It is taken over this time, ns, or this many of them: a host that runs ahead of a device goes around faster at
@@ -103,12 +62,6 @@ _SEEM_AFTER = 16  # if half of so many are that long, they may be captured befor
 _CHECKED = 256  # steps from one check of that to the next
 _NEVER = 1 << 62
 _get_ident = threading.get_ident
-NO_CALL = -1
-
-
-def _no_call() -> int:
-    """Replacement for the framework's state if there is no framework."""
-    return NO_CALL
 
 
 def _nobody() -> None:
@@ -196,7 +149,7 @@ class Steps:
         self.on_withdrawn: Callable[[], None] = lambda: None
         self.source = NONE
         self.stepped = False
-        self.call: Callable[[], int] = _no_call
+        self.call: Callable[[], int] = no_call
         self.at_next_end: Callable[[], None] | None = None
         self.put_off: tuple[int, int, int, dict[str, Any] | None] | None = None
         self.own_annotation = False
@@ -757,68 +710,3 @@ def _line_at(code: CodeType, at: int, file: str) -> str:
         if offset <= at and number is not None:
             line = number
     return f"{os.path.basename(file)}:{line}"
-
-
-class Phase:
-    """A part of a step that the script times itself; one reused object per name."""
-
-    __slots__ = ("_again", "_began", "_name", "_note", "_steps")
-
-    def __init__(self, steps: Steps, name: str) -> None:
-        self._steps = steps
-        self._note = steps.marks.append
-        self._name = name
-        self._began = 0
-        self._again = 0  # times it was entered inside itself; the outermost is timed
-
-    def __enter__(self) -> None:
-        """Start the clock."""
-        steps = self._steps
-        if _get_ident() != steps.thread and steps.source:  # before the first step any thread may be the one
-            return
-        if self._began:
-            self._again += 1
-        else:
-            self._began = monotonic_ns()
-
-    def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
-        """Stop it; an exception passes."""
-        t = monotonic_ns()
-        began = self._began
-        steps = self._steps
-        thread = _get_ident()
-        if not began or (thread != steps.thread and steps.source):
-            return
-        if self._again:
-            self._again -= 1
-            return
-        self._began = 0
-        self._note((self._name, began, t, thread))
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the script is inside."""
-        return self._began > 0
-
-    def forget(self) -> None:
-        """Reset to outside (in a child process forked inside)."""
-        self._began = self._again = 0
-
-
-class Phases(dict[str, Phase]):
-    """The phases by name, created on access."""
-
-    def __init__(self, steps: Steps) -> None:
-        super().__init__()
-        self._steps = steps
-
-    def __missing__(self, name: str) -> Phase:
-        """Create a phase, and keep it unless the script seems to number its phases."""
-        phase = Phase(self._steps, str(name))
-        if len(self) < _MAX_PHASES:
-            self[name] = phase
-        return phase
-
-    def any_open(self) -> bool:
-        """Whether the script is inside one of them."""
-        return any(phase.is_open for phase in list(self.values()))

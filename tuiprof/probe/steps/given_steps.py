@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 AT, FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
-GIVEN = 10  # of steps.py, which is not loaded before the script has come to its first step
+GIVEN = 10  # of sources.py, which is not loaded before the script has come to its first step
 _ENDED, _BEGINS, _COUNTED = "__tuiprof_step_ended__", "__tuiprof_step_begins__", "__tuiprof_counted__"
 _AS_SCRIPT, _GIVEN = "__tuiprof_as_script__", "__tuiprof_given__"
 CALLED: list[Any] = []  # what the script calls at steps

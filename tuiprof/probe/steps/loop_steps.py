@@ -1,6 +1,6 @@
 """Steps of scripts without other marks: the iterations of the loop that the main thread is in.
 
-The loop is found by sampling (see :mod:`.sampler`): the innermost one with nearly all samples of the last two seconds.
+The loop is found by sampling (see :mod:`..sampler`): the innermost one with nearly all samples of the last two seconds.
 From Python 3.12 on ``sys.monitoring`` then calls back at each jump to its beginning; all other jumps of that code
 object are disabled when they first occur, and no other code is touched. Before 3.12 no such way is open to every loop:
 one that reads an array of JAX in each iteration is counted by that, others are only reported, with the option that
@@ -21,12 +21,13 @@ from time import monotonic_ns
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Callable
 
-from .assembly import BEGIN, END
-from .sampler import RECENT, Loop, goes_over_epochs, same_loop
-from .steps import LOOP, NONE, RECORD
+from ..assembly import BEGIN, END
+from ..events import RECORD
+from ..sampler import RECENT, Loop, goes_over_epochs, same_loop
+from .sources import LOOP, NONE
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from ..runtime import Runtime
 
 #: Minimum share of the samples of the surrounding loop (of all, if there is none) for the innermost loop; and for a
 #: loop in a function called from the surrounding loop.

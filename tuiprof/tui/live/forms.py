@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from textual.binding import BindingType
 
-from tuiprof.probe.changed_steps import BY
+from tuiprof.probe.steps.changed_steps import BY
 from tuiprof.session.run.control import parse_slower, trigger_requests
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.tui.dialogs.form import Form, Text, Tick, form_keys, optional, whole

@@ -1,0 +1,1 @@
+"""What a step is: where one ends, counting them, and their phases."""
