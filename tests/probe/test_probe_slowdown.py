@@ -31,7 +31,7 @@ runtime = sys.modules["_tuiprof_probe.runtime"].RUNTIME
 runtime.steps.time_on(Gpu())
 runtime.capture.torch = Profiler
 now = time.monotonic_ns()
-for name in ("runtime", "steps", "capture"):
+for name in ("runtime", "steps.counting", "capture"):
     sys.modules["_tuiprof_probe." + name].monotonic_ns = lambda: now
 log = pathlib.Path(os.environ["TUIPROF_SESSION"], "log", "rank0.jsonl")
 for n in range(60 + 3 + 120):

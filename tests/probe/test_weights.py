@@ -129,7 +129,7 @@ class Raising:
 def looked_at(optimizer: Any, *models: Any) -> dict[str, Any] | None:
     """Return what the probe records of an optimizer and of models; None = nothing."""
     steps = Steps(lambda *_: None)
-    steps._optimizer = lambda: optimizer
+    steps.optimizers.counted = lambda: optimizer
     weights = Weights(torch, steps)
     weights.look()
     for one in models:

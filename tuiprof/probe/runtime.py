@@ -347,7 +347,7 @@ class Runtime:
             return
         self.log.forget()
         device, call, jitted = self.steps.device, self.steps.call, self.steps.has_jitted
-        self.steps.__init__(self._first_step, self.steps.marks, self.steps.knows_several)  # type: ignore[misc]
+        self.steps.__init__(self._first_step, self.steps.marks, self.steps.optimizers.several)  # type: ignore[misc]
         self.steps.call, self.steps.has_jitted = call, jitted
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
         self.capture.after_fork()

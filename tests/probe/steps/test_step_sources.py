@@ -529,11 +529,10 @@ def test_the_loop_that_is_named_is_the_last_one_found(monkeypatch: pytest.Monkey
         n=0,
         source=0,
         floor=0,
-        loop_on_trial=False,
         optimizer_made=False,
         torch_works=True,
         out=out,
-        loop_is_too_short=False,
+        loop=SimpleNamespace(on_trial=False, is_too_short=False),
     )
     found: LoopSteps
 

@@ -251,7 +251,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
         result = patch(optimizer)
         try:
             steps.optimizer_made = True
-            steps.made(optimizer)
+            steps.optimizers.made(optimizer)
             before = None if newest is None else newest()
             if before is not None and before is not optimizer:
                 steps.several_optimizers()

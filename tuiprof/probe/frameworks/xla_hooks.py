@@ -134,7 +134,7 @@ def install_torch_xla(runtime: Runtime, module: Any) -> None:
 
     def ready() -> bool:
         # Where an optimizer is used, a sync without its step in front ends a micro-batch only.
-        stepped, steps.stepped = steps.stepped, False
+        stepped, steps.optimizers.stepped = steps.optimizers.stepped, False
         return stepped or not steps.has_optimizer
 
     ended = step_hook(runtime, "torch_xla.sync", SYNC, ready)

@@ -65,14 +65,14 @@ class LoopSteps:
     def look(self) -> None:
         """Check for a loop to count, or a better one (in the log's thread)."""
         steps, sampler = self._runtime.steps, self._runtime.sampler
-        if self._armed is not None and steps.loop_is_too_short:
+        if self._armed is not None and steps.loop.is_too_short:
             self._too_short.append(self._armed)
             self.release()
-            self._done = self._sure = steps.loop_is_too_short = False
+            self._done = self._sure = steps.loop.is_too_short = False
             sampler.wants_loops = True
         if self._done or not self._hook.on:
             return
-        sure = self._sure or (steps.n >= _SURE and not steps.loop_on_trial)
+        sure = self._sure or (steps.n >= _SURE and not steps.loop.on_trial)
         if steps.source not in (NONE, LOOP) or steps.floor or sure:
             self._done = True
             sampler.stop_loops()
@@ -109,14 +109,14 @@ class LoopSteps:
         if loop.over_epochs:
             self._runtime.note(
                 "warn",
-                f"each step is an epoch, judging by the variable name at {os.path.basename(steps.loop_at)}: its "
+                f"each step is an epoch, judging by the variable name at {os.path.basename(steps.loop.at)}: its "
                 "batches run in one call, like lax.scan, or in a loop that takes little of the epoch's time",
             )
         self._watch(loops, begun=False)
 
     def _tell(self, loop: Loop) -> None:
         """Note that the iterations of a loop are steps."""
-        self._runtime.steps.loop_at = _where(loop)
+        self._runtime.steps.loop.at = _where(loop)
         found_s = (monotonic_ns() - self._began) / 1e9
         self._runtime.note(
             "info",
@@ -131,7 +131,7 @@ class LoopSteps:
 
         def ended() -> None:
             nonlocal begun
-            if not hook.on or steps.source > LOOP or steps.loop_is_too_short:
+            if not hook.on or steps.source > LOOP or steps.loop.is_too_short:
                 return
             try:
                 t = monotonic_ns()
@@ -149,7 +149,7 @@ class LoopSteps:
     def _begin(self, loop: Loop, t: int) -> None:
         """Count from here on: the iteration that ends began before the loop was watched, so its time is unknown."""
         steps = self._runtime.steps
-        steps.loop_missed_ns = t - loop.seen_ns
+        steps.loop.missed_ns = t - loop.seen_ns
         steps.withdraw(LOOP, t)
         steps.marks.append((BEGIN, t))
 
@@ -172,7 +172,7 @@ class LoopSteps:
         loop = self._armed = loops[-1]
         counted = callback = self._callback(loop, begun)
         around = loops[-2] if len(loops) > 1 and not goes_over_epochs(loops[-2], loop) else None
-        steps.loop_on_trial = around is not None
+        steps.loop.on_trial = around is not None
         if around is not None:
             callback = _Trial(
                 loop,
@@ -198,7 +198,7 @@ class LoopSteps:
         """End the trial of the last of the loops (on the thread that steps)."""
         try:
             if is_step:
-                self._runtime.steps.loop_on_trial = False
+                self._runtime.steps.loop.on_trial = False
                 self._monitoring.register_callback(self._tool, self._monitoring.events.JUMP, counted)
                 self._watch_only({loops[-1].code})
             else:
@@ -211,7 +211,7 @@ class LoopSteps:
         *loops, parts = loops
         steps, t = self._runtime.steps, monotonic_ns()
         self._sure = True
-        steps.loop_at, steps.loop_missed_ns = _where(loops[-1]), t - loops[-1].seen_ns
+        steps.loop.at, steps.loop.missed_ns = _where(loops[-1]), t - loops[-1].seen_ns
         steps.withdraw(LOOP, t)
         steps.marks.append((BEGIN, t))
         inner = os.path.basename(_where(parts))
@@ -235,7 +235,7 @@ class LoopSteps:
                 note((end, n, clock(), None, False, clock()))
                 steps.n = n + 1
                 return None
-            if steps.source > LOOP or not hook.on or steps.loop_is_too_short:
+            if steps.source > LOOP or not hook.on or steps.loop.is_too_short:
                 return disable
             nonlocal begun
             try:
@@ -269,7 +269,7 @@ class LoopSteps:
         monitoring.register_callback(tool, monitoring.events.JUMP, None)
         monitoring.free_tool_id(tool)
         self._armed = None
-        self._runtime.steps.loop_on_trial = False
+        self._runtime.steps.loop.on_trial = False
 
 
 class _Trial:
