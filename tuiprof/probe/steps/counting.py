@@ -3,7 +3,8 @@
 Times are ``time.monotonic_ns``. Events are appended as small tuples to :attr:`Steps.marks`, from which
 :mod:`..assembly` builds steps in the log's thread; everything else goes to :attr:`Steps.out`.
 
-What ends a step is one of :mod:`.sources`.
+What ends a step is one of :mod:`.sources`. Each part of :class:`Steps` answers questions about one subject, and knows
+nothing of :class:`Steps`.
 
 Parts of a step are recorded by hooks that touch as few objects as possible (see :mod:`..assembly`): a clock, the deque,
 and as little of this class as possible.
@@ -77,7 +78,7 @@ class Steps:
         "own_annotation": "an annotation that ends now was made by the probe itself",
         "put_off": "an end that is put off until a framework call returns; None = none",
         "range": "marks a phase in the trace being recorded; None = no recording",
-        "source": "what ends a step, one of the constants above",
+        "source": "what ends a step, one of :mod:`.sources`",
         "thread": "the thread that makes the steps",
         "watch_backward": "backward passes may end steps",
     }

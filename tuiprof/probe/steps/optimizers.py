@@ -102,12 +102,8 @@ class Optimizers:
     ) -> int:
         """Another one than the counted one has stepped, in step ``n``.
 
-        Args:
-            optimizer: It.
-            n: The running step.
-            by_optimizer: Optimizer steps are what ends a step.
-            fixed: A capture runs: what a step is must not change.
-            waiting_since: When the counted one stepped, if the running step waits for others; 0 = it does not.
+        ``by_optimizer``: optimizer steps are what ends a step. ``fixed``: a capture runs, so what a step is must not
+        change. ``waiting_since``: when the counted one stepped, if the running step waits for others; 0 = it does not.
         """
         sites: list[Site] = []
         part = self._parts.get(id(optimizer))
