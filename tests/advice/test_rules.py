@@ -2431,6 +2431,7 @@ PICK: Sequence[Op] = (("aten::mul", ELEMENTWISE, 200), ("aten::sum", REDUCE, 100
     ("ops", "saved_us"),
     [
         ((ONE_HOT, *PICK), 0.85 * 400),
+        ((ONE_HOT, ("aten::permute", UNARY, 1), *PICK), 0.85 * 401),  # the classes of each pixel
         ((ONE_HOT, ("aten::log_softmax", SOFTMAX, 300), *PICK), 0.85 * 400),  # the scores remain
         ((ONE_HOT, ("aten::mul", UNARY, 100), ("aten::add", UNARY, 100), *PICK), 0.7 * 600),
         (
