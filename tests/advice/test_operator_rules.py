@@ -331,3 +331,32 @@ def test_only_additions_are_deterministic() -> None:
 )
 def test_fills_and_additions_of_the_default_mode(calls: list[tuple[str, str, str]]) -> None:
     assert not finds(deterministic(*calls), "deterministic-algorithms")
+
+
+UPSAMPLES = "void at::native::(anonymous namespace)::upsample_bilinear2d_{}out_frame<float, float>(unsigned long, int)"
+
+
+def upsampled(backward_us: float, kernel: str = "backward_") -> Trace:
+    """Steps with an interpolation, 100 µs forward, and a convolution."""
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::conv2d", ((GEMM, 1000.0),))
+        steps.op("aten::upsample_bilinear2d", ((UPSAMPLES.format("nhwc_"), 100.0),), sequence=1)
+        node = "autograd::engine::evaluate_function: UpsampleBilinear2DBackward0"
+        steps.op(node, ((UPSAMPLES.format(kernel), backward_us),), sequence=1, track=BACKWARD)
+        steps.end()
+    return steps.trace()
+
+
+def test_the_gradient_of_an_interpolation_is_as_fast_as_products() -> None:
+    row = found(upsampled(2000.0), "upsample-backward")
+    assert row["what"] == (
+        "the gradient of an interpolation takes 65 % of device time, 20 times as long as the interpolation itself"
+    )
+    assert row["wins_ns"] == pytest.approx((2000 - 3 * 100) * 1000, rel=0.01)
+    assert row["wins_low_ns"] <= (2000 - 6 * 100) * 1000
+
+
+@pytest.mark.parametrize("trace", [upsampled(500.0), upsampled(2000.0, "backward_nhwc_")])
+def test_gradients_of_interpolations_that_are_fast_or_in_channels_last_stay(trace: Trace) -> None:
+    assert finding(trace, "upsample-backward") is None

@@ -885,8 +885,8 @@ def test_what_code_makes_is_not_collected_without_it() -> None:
     assert found(full.trace(), "python-time")["wins_ns"] == pytest.approx(700_000, rel=0.02)
 
 
-def compiled_again(long: int, sampled: float, *, captured: bool = False) -> Trace:
-    """Three captured steps of 1 ms, of 100 of the session; so many of these took 800 ms."""
+def compiled_again(long: int, sampled: float, *, captured: bool = False, early: bool = False) -> Trace:
+    """Three captured steps of 1 ms, of 100 of the session; so many of these took 800 ms, maybe the first ones."""
     made = Made()
     for number in range(3):
         at = number * 1_000.0
@@ -896,9 +896,14 @@ def compiled_again(long: int, sampled: float, *, captured: bool = False) -> Trac
             made.add("annotation", "PjitFunction compile", at + 20, at + 900)
             made.add("compile", "backend_compile", at + 20, at + 900)
     trace = made.trace()
-    times = (*[1_000_000] * (100 - long), *[800_000_000] * long)
+    every = 100 // max(long, 1)
+    times = [
+        800_000_000 if (n < long and early) or (n % every == every - 1 and not early) else 1_000_000
+        for n in range(100)
+    ]
     lines = (SampledLine("train.py:70", sampled, "compiles"),)
-    trace.uncaptured = Uncaptured(100, 1e6, 1e6, 1e6, times_ns=times[::2], later_ns=times[1::2], lines=lines)
+    before, later = tuple(times[:30]), tuple(times[30:])
+    trace.uncaptured = Uncaptured(30, 1e6, 1e6, 1e6, times_ns=before, later_ns=later, lines=lines)
     return trace
 
 
@@ -915,7 +920,8 @@ def test_code_that_is_compiled_again_in_steps_that_were_not_captured() -> None:
 @pytest.mark.parametrize(
     ("trace", "why"),
     [
-        (compiled_again(2, 0.9), "the first of a run"),
+        (compiled_again(1, 0.9), "it may be something else"),
+        (compiled_again(10, 0.9, early=True), "what is compiled for the first time"),
         (compiled_again(10, 0.3), "something else takes most of that time"),
     ],
 )
@@ -2431,6 +2437,7 @@ PICK: Sequence[Op] = (("aten::mul", ELEMENTWISE, 200), ("aten::sum", REDUCE, 100
     ("ops", "saved_us"),
     [
         ((ONE_HOT, *PICK), 0.85 * 400),
+        ((ONE_HOT, ("aten::permute", UNARY, 1), *PICK), 0.85 * 401),  # the classes of each pixel
         ((ONE_HOT, ("aten::log_softmax", SOFTMAX, 300), *PICK), 0.85 * 400),  # the scores remain
         ((ONE_HOT, ("aten::mul", UNARY, 100), ("aten::add", UNARY, 100), *PICK), 0.7 * 600),
         (

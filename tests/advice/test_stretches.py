@@ -112,6 +112,21 @@ def test_in_a_run_with_steps_as_uneven_sizes_are_new(high_ns: float, new_sizes: 
     assert "cudnn" not in row["instead"]
 
 
+@pytest.mark.parametrize(
+    ("times", "new_sizes"),
+    [
+        ((30, 9, 30, 30, 9, 30, 30, 9), True),  # known sizes come between new ones
+        ((30, 30, 30, 30, 9, 30, 9, 9), False),  # the run warms up
+    ],
+)
+def test_most_steps_may_have_new_sizes(times: tuple[int, ...], new_sizes: bool) -> None:
+    trace = used()
+    trace.uncaptured = Uncaptured(8, 30e6, 9e6, 31e6, times_ns=tuple(ms * 1_000_000 for ms in times))
+    row = finding(trace, "first-use")
+    assert row is not None
+    assert ("new sizes" in row["what"]) == new_sizes
+
+
 @pytest.mark.parametrize(("marked", "after_capture"), [(True, True), (False, False)])
 def test_without_steps_before_the_capture_to_compare_with_a_run_has_just_begun(
     marked: bool, after_capture: bool

@@ -82,6 +82,7 @@ class DeepLab(nn.Module):
     "F.cross_entropy with the numbers of the classes",
     "one-hot-sum",
     "one-hot-product",
+    may_precede=("upsample-backward",),
 )
 def _(bad: bool) -> Step:
     batch, size, classes = sized(16, 2), sized(512, 32), 21
@@ -602,6 +603,7 @@ class DiT(nn.Module):
     "dit-guidance",
     "a sampler with guidance calls its small diffusion transformer twice a step: with the class, and without",
     "one call with both in its batch",
+    "calls-in-a-row",
     "repeated-forward",
     "kernel-loop",
     "operator-loop",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -20,9 +20,12 @@ from tuiprof.whatif import Edit
 
 _NAMED: Final = 3
 #: In a run that is under way, first uses are those of new sizes if steps before the capture were as uneven: their 90th
-#: percentile is at least this multiple of the median, and first uses take this share of the difference in a step.
+#: percentile is at least this multiple of the median, or the median of the 10th percentile, and first uses take this
+#: share of the difference in a step.
 _UNEVEN: Final = 2.0
 _MIN_EXPLAINED: Final = 0.5
+#: Steps up to this multiple of the 10th percentile are short.
+_SHORT: Final = 1.5
 #: The time of first uses in the mean of all steps, as a multiple of that in the captured ones: likely, least and most.
 #: The range is wide because a few captured steps may have none of the rare long steps, or most of them.
 _OF_CAPTURED: Final = (1.0, 0.0, 2.0)
@@ -54,7 +57,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         event=longest,
     )
     before = trace.uncaptured
-    if before is None or not _were_uneven(trace, before, rows, lengths):
+    if before is None or (uneven := _uneven(trace, before, rows, lengths)) is None:
         yield first
         return
     per_step = float(lengths.sum()) / evidence.step_count
@@ -63,21 +66,34 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield replace(
         first,
         what=f"kernels are prepared for new sizes, {format_ns(per_step)} a step: {', '.join(names)}",
-        instead="pad batches to a few fixed sizes, which are prepared once"
+        instead="pad batches to a few fixed sizes (such as multiples of 64), which are prepared once"
         + ("; or torch.backends.cuda.enable_cudnn_sdp(False), as cuDNN prepares each size" if cudnn else ""),
-        because=f"{calls}; before the capture, a tenth of the steps took {format_ns(before.high_ns)} and more, the "
-        f"median {format_ns(before.step_ns)}; the saving is averaged over all steps",
-        edit=Edit(),
-        rare_ns=(likely, least, most),
+        because=f"{calls}; before the capture, the shortest tenth of the steps took up to {format_ns(before.low_ns)}, "
+        f"the median {format_ns(before.step_ns)}, the longest tenth {format_ns(before.high_ns)} and more"
+        + ("; the saving is averaged over all steps" if uneven == "rare" else ""),
+        edit=Edit() if uneven == "rare" else Edit.of_host(trace, rows),
+        rare_ns=(likely, least, most) if uneven == "rare" else (0.0, 0.0, 0.0),
     )
 
 
-def _were_uneven(trace: Trace, before: Uncaptured, rows: Ints, lengths: Ints) -> bool:
-    """Return whether such first uses explain that steps before the capture took several times as long as others."""
-    if before.after_capture or not len(trace.steps) or before.high_ns < _UNEVEN * before.step_ns:
-        return False
+def _uneven(trace: Trace, before: Uncaptured, rows: Ints, lengths: Ints) -> Literal["rare", "usual"] | None:
+    """Return how often such first uses make steps before the capture take several times as long; None = they do not."""
+    if before.after_capture or not len(trace.steps):
+        return None
+    rare = before.high_ns >= _UNEVEN * before.step_ns
+    longer_ns = before.high_ns - before.step_ns if rare else before.step_ns - before.low_ns
+    if not rare:
+        # While most sizes are new, most steps are long. Those of a warm-up come before all short ones.
+        early = before.times_ns[: len(before.times_ns) // 2]
+        if (
+            before.step_ns < _UNEVEN * before.low_ns
+            or min(early, default=before.step_ns) > _SHORT * before.low_ns
+        ):
+            return None
     in_a_step = np.bincount(trace.steps.step_of[rows], weights=lengths).max()
-    return bool(in_a_step >= _MIN_EXPLAINED * (before.high_ns - before.step_ns))
+    if in_a_step < _MIN_EXPLAINED * longer_ns:
+        return None
+    return "rare" if rare else "usual"
 
 
 RULE = AdviceRule("first-use", find, shown_by="device_idle")

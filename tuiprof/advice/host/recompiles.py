@@ -26,8 +26,9 @@ _JAX = (
     "every step, warm up before measuring; "
     'jax.config.update("jax_explain_cache_misses", True) names the cause'
 )
-#: Minimum number of long steps, and of their share of the session's time, if no captured step compiles.
-_MIN_LONG, _MIN_OF_TIME = 3, 0.1
+#: Minimum number of long steps in the second half of a session, and of their share of its time, if no captured step
+#: compiles.
+_MIN_LONG, _MIN_OF_TIME = 2, 0.1
 #: Code is compiled in long steps if at least this share of what they take was sampled while something was compiled.
 _MIN_SAMPLED: Final = 0.5
 
@@ -57,10 +58,13 @@ def _in_other_steps(trace: Trace, evidence: Evidence, captured: Ints) -> Iterato
     if seen is None or line is None or len(captured):
         return
     times = np.array(seen.times_ns + seen.later_ns, dtype=np.int64)
+    times = times[len(times) // 2 :]  # what is compiled for the first time is so at the beginning of a run
     long = are_long(times)
+    if long.sum() < _MIN_LONG:
+        return
     longer_ns = float((times[long] - np.median(times)).sum())
-    share = longer_ns / max(float(times.sum()), 1.0)
-    if long.sum() < _MIN_LONG or share < _MIN_OF_TIME or line.share < _MIN_SAMPLED * share:
+    share = longer_ns / float(times.sum())
+    if share < _MIN_OF_TIME or line.share < _MIN_SAMPLED * share:
         return
     likely = longer_ns / len(times)
     yield Finding(

@@ -10,6 +10,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import passes_over_scores_ns
+from tuiprof.advice.kernels.mixed_precision import FLOAT32_ATTENTION, KEEP_ATTENTION
 from tuiprof.analyses.shared.kernel_names import is_fp32_gemm
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
@@ -73,6 +74,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
     if fast and target != "float16" and slow_ns > 0.5 * products_ns:
         most |= Edit.of_work(work[calls.works_of(*_ACTIVATIONS)], _OTHERS_IN_BFLOAT16)
+        most |= Edit.of_work(work[trace.named(FLOAT32_ATTENTION, work)], KEEP_ATTENTION[2])
     largest = trace.longest(rows)
     # PyTorch has a separate switch for cuDNN convolutions.
     convolutions = convolutions_ns > 0.5 * slow_ns

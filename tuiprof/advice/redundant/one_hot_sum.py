@@ -12,7 +12,8 @@ from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
 from tuiprof.whatif import EditRange
 
-_CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::type_as", "aten::view", "aten::reshape")
+_CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::type_as")
+_VIEWS: Final = ("aten::view", "aten::reshape", "aten::permute", "aten::transpose", "aten::movedim")
 #: One-hot vectors written out: a value is scattered into a tensor that these have filled.
 _ZEROS: Final = ("aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::empty_like", "aten::zero_")
 FULL: Final = ("aten::full", "aten::full_like", "aten::new_full", "aten::fill_")
@@ -102,9 +103,9 @@ def _until_sum(calls: Calls, vectors: list[int]) -> list[int]:
             return [*saved, index] if product == "aten::mul" else []
         if name in _SCORES:
             has_scores = True
-        elif name in _ARITHMETIC or (name in _CASTS and not has_scores):
+        elif name in _ARITHMETIC or (name in (*_CASTS, *_VIEWS) and not has_scores):
             saved.append(index)
-        elif name not in _CASTS:
+        elif name not in (*_CASTS, *_VIEWS):
             return []
     return []
 

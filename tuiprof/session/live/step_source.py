@@ -40,8 +40,8 @@ _MIN_OTHERS: Final = 5
 _RARE: Final = 3.0
 _MIN_OTHERS_FOR_RARE: Final = 20
 _MIN_CAPTURED: Final = 3
-#: Long steps are missed if there are so many, and they take this share of the session's time.
-_MIN_MISSED: Final = 3
+#: Long steps are missed if there are so many in the second half of the session, and they take this share of its time.
+_MIN_MISSED: Final = 2
 _MOST: Final = 0.5
 #: Steps between this quantile and the opposite one are representative.
 _EDGE: Final = 0.05
@@ -190,6 +190,7 @@ def missed_steps(capture: CaptureState, fold: Fold) -> MissedSteps | None:
         others_ns = rows["dur_ns"][rank.steps.comparable()]
         if not inside.any() or len(others_ns) < _MIN_OTHERS_FOR_RARE or rank.steps.stats().on_device:
             continue
+        others_ns = others_ns[len(others_ns) // 2 :]  # what a run does at its beginning is over
         long_ns = others_ns[others_ns > LONGEST * np.median(others_ns)]
         of_time = float(long_ns.sum() / max(others_ns.sum(), 1))
         if len(long_ns) < _MIN_MISSED or of_time < _MOST:
