@@ -20,10 +20,12 @@ from tuiprof import formats
 from tuiprof.errors import TraceError
 from tuiprof.formats import kineto
 from tuiprof.model import Trace, Window
+from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.opening.loading import LoadingPanel, Opening
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.state import Search
 from tuiprof.tui.trace.screen import TraceScreen
+from tuiprof.tui.trace.widget import TraceView
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
 
@@ -166,6 +168,17 @@ def read_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadSlowly:
         return file, TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
 
     return begin
+
+
+async def test_a_view_that_is_mounted_while_the_application_exits_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Textual then mounts no children, wherever it has got to."""
+    monkeypatch.setattr(AnswerPane, "compose", lambda self: iter(()))
+    app = app_of(small_trace())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query(TraceView)))
+        assert not app.screen.query_one(TraceView).is_whole
 
 
 async def test_the_first_part_shows_while_the_rest_is_read(read_slowly: ReadSlowly) -> None:

@@ -164,9 +164,10 @@ class TraceScreen(Screen[None]):
                 await self.query(LoadingPanel).remove()
                 view = TraceView(trace, part, self._step, found)
                 await self.mount(view, before=0)
-                view.open_tab(self._tab)
-                if self._captures is not None and view.is_mounted:  # not mounted = the application is exiting
-                    view.head.list_captures(self._captures)
+                if view.is_whole:  # else the application is exiting
+                    view.open_tab(self._tab)
+                    if self._captures is not None:
+                        view.head.list_captures(self._captures)
         self.refresh_bindings()
 
     def _fail(self, path: Path, error: TuiprofError) -> None:

@@ -16,7 +16,7 @@ from tuiprof.errors import SessionError
 from tuiprof.model.intervals import Window
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
-from tuiprof.tui.answers.answer_pane import AnswerPane
+from tuiprof.tui.answers.answer_pane import AnswerPane, AnswerTables
 from tuiprof.tui.answers.evidence import FOLLOW_DELAY_S, Evidence
 from tuiprof.tui.answers.view import EVENTS
 from tuiprof.tui.dialogs.dialog import (
@@ -89,6 +89,8 @@ class TraceView(Vertical):
         yield Evidence(self.trace, id="evidence")
 
     def on_mount(self) -> None:
+        if not self.is_whole:
+            return
         if self._found is not None:
             self.timeline.state.show(self._found.lanes)
         self.head.show(self.trace, self.work.trust, self.work.part)
@@ -97,6 +99,11 @@ class TraceView(Vertical):
         self.pane.take_focus()
         self.work.start(self.window)
         self._go_to_requested_step()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all parts are there: if the application exits meanwhile, what is mounted gets no children."""
+        return bool(self.query(AnswerTables))
 
     @property
     def trace(self) -> Trace:
