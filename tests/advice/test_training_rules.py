@@ -397,9 +397,7 @@ def guided(*calls: str, between: int = 1, times: int = 3, us: float = 4.0) -> Tr
 
 def test_a_model_that_is_called_with_and_without_a_condition_takes_both_as_a_batch() -> None:
     row = found(guided("DiT #1, no gradients", "DiT #1, no gradients, same largest input"), "calls-in-a-row")
-    assert (
-        row["what"] == "a model (DiT) is called 2 times in a row, 3 times a step, and its kernels are short"
-    )
+    assert row["what"] == "a model (DiT) is called twice in a row, 3 times a step, and its kernels are short"
     # Half of the host's time, with little left of what the device does.
     step = replayed(guided("DiT #1, no gradients", "DiT #1, no gradients"))
     assert not isinstance(step, str)

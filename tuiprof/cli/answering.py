@@ -137,13 +137,12 @@ def _captured(session: Session, fold: Fold, wanted: Selection) -> Answer:
     steps = replayed_steps(trace)
     weighted = not isinstance(steps, str) and steps.long is not None
     said = "" if weighted else by_path(fold, rare_steps).get(place, "")
-    missed = by_path(fold, missed_steps).get(place)
-    if missed is not None and max((change.saves_ns or 0.0 for change in found.changes), default=0.0) < (
-        missed.longer_ns / 2
-    ):  # no finding is about them
+    if (missed := by_path(fold, missed_steps).get(place)) is not None:
+        most_ns = max((change.saves_ns or 0.0 for change in found.changes), default=0.0)
         if not found.changes:
-            return replace(found, refused=str(missed))
-        said = str(missed)
+            found = replace(found, refused=str(missed))
+        elif most_ns < missed.longer_ns / 2:  # no finding is about them
+            said = str(missed)
     if said:
         rest = "" if found.complete else f" · {found.trust.removeprefix('trust: ')}"
         found = replace(found, trust=f"trust: {said}{rest}", complete=False)

@@ -36,10 +36,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     first = rows_of_calls[0]
     name, often = models.names[first[0]][1].partition(" ")[0], len(rows_of_calls) / evidence.step_count
     times = max(len(row) for row in rows_of_calls)
+    often_in_a_row = "twice" if times == 2 else f"{times} times"
     event = int(calls.rows[np.argmax(further)])
     yield Finding(
-        f"a model ({name}) is called {times} times in a row, {often:.0f} times a step, and its kernels are short",
-        evidence.function_of(int(models.rows[first[0]])) or name,
+        f"a model ({name}) is called {often_in_a_row} in a row, {often:.0f} times a step, and its kernels are short",
+        evidence.function_of(int(models.rows[first[0]])),
         "call it once on all of these inputs (torch.cat them, and .chunk() the result), as guidance with and without a "
         "condition allows",
         "medium",
@@ -68,4 +69,4 @@ def _in_a_row(calls: Calls, models: ModelCalls) -> Iterator[Ints]:
             yield np.array(row)
 
 
-RULE = AdviceRule("calls-in-a-row", find)
+RULE = AdviceRule("calls-in-a-row", find, shown_by="kernel_launches")

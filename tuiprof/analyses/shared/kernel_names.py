@@ -42,6 +42,7 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"embedding|index|gather|scatter|sort|topk|radix|unique|nonzero|masked_select|cub::|rocprim",
         ),
         ("pooling", r"pool"),
+        ("interpolation", r"upsample_|grid_sampler"),
         ("reduction", r"reduce|reduction|\bsum\b|argmax|norm_kernel|cumsum|scan"),
         ("copy", r"copy|memcpy|memset|transpose|permute|CatArray|concat|fill|nchwToNhwc|nhwcToNchw|_to_copy"),
         ("random", r"random|dropout|philox|distribution|curand"),

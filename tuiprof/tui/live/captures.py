@@ -12,7 +12,7 @@ from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.fold import CaptureState
 from tuiprof.session.live.hosts import common_step
 from tuiprof.session.live.replay import Live
-from tuiprof.session.live.step_source import refusal
+from tuiprof.session.live.step_source import missed_steps, refusal
 from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import TriggerRequest
@@ -238,7 +238,7 @@ class Verdict:
 
     def _headline(self) -> Headline | None:
         """Return the main finding of the newest trace; None = no trace, or still being read."""
-        captures, newest = self._captures, self._captures.newest
+        captures, newest, fold = self._captures, self._captures.newest, self._moment.feed.fold
         if newest is not None and newest.state == "written" and newest.paths:
             path = captures.file(newest.paths[0])
             if path not in captures.traces:
@@ -247,17 +247,17 @@ class Verdict:
             path = captures.traces[-1]  # not in a replay, whose moment may precede the trace
         else:
             return None
-        if (
-            newest is not None
-            and newest.state == "written"
-            and (why := refusal(newest, self._moment.feed.fold))
-        ):
+        if newest is not None and newest.state == "written" and (why := refusal(newest, fold)):
             return Headline(why, "warn")
         if path not in self._headlines:
             self._headlines[path] = None
             self._read_headline(path)
         found = self._headlines[path]
-        return found if found is not None and found.line else None
+        if found is None or not found.line:
+            return None
+        if newest is not None and found.analysis != "advice" and (missed := missed_steps(newest, fold)):
+            return Headline(str(missed), "warn")
+        return found
 
     def set_headline(self, path: Path, headline: Headline) -> None:
         self._headlines[path] = headline
