@@ -177,6 +177,22 @@ def test_loops_over_rows_are_one_finding_that_says_how_many_there_are(body: str,
     assert instead in row["instead"]
 
 
+def test_an_iteration_of_a_loop_over_samples_may_be_long() -> None:
+    """One read among a hundred operators does not make it a loop that reads items."""
+    made = Made()
+    for number in range(2):
+        at = number * 40_000
+        made.step(number, at, at + 40_000)
+        for index in range(16 * 100):
+            start, body = at + 100 + index * 20, index % 100
+            made.op("aten::is_nonzero" if body == 60 else f"aten::special_{body}", start, start + 15)
+    row = found(made.trace(), "operator-loop")
+    assert row["what"].endswith("special_8 → special_9 → … (100 operators)")
+    assert "16 times in a row" in row["what"]
+    assert "process all items at once" in row["instead"]
+    assert row["wins_ns"] == pytest.approx(1_000 * (15 / 16) * 1_600 * 20, rel=0.03)
+
+
 def test_what_waits_in_a_loop_stays() -> None:
     made = Made()
     for number in range(2):
@@ -210,7 +226,7 @@ def averaged(*shapes: list[int], body: tuple[str, ...] = ("mul", "mul", "add")) 
 
 def test_a_loop_over_parameters_is_one_call_on_all_of_them() -> None:
     row = found(averaged([320, 1280], [1280], [320]), "operator-loop")
-    assert "40 times in a row: mul → mul → add" in row["what"]
+    assert "40 times in a row: mul ×2 → add" in row["what"]
     assert "torch._foreach_" in row["instead"]
     took_ns = 1_000 * 3 * (38 * 20 + 2 * 605)
     assert row["wins_ns"] == pytest.approx(0.6 * took_ns, rel=0.03), "the large ones do not wait"

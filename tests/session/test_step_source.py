@@ -276,11 +276,9 @@ def test_long_steps_that_take_most_of_the_time_and_were_not_captured_are_said() 
     fold = recompiled(10)
     missed = missed_steps(fold.captures["start"], fold)
     assert missed is not None
-    said = str(missed)
-    assert said.startswith(
-        "10.1 % of the session's steps take about 900 ms, and together 99.0 % of its time, "
+    assert str(missed).startswith(
+        "10.1 % of the steps take about 900 ms, 99.0 % of the time, and none of them was"
     )
-    assert "none of them was captured" in said
     assert missed.longer_ns == pytest.approx(899 * MS * 10 / 99)
 
 

@@ -275,7 +275,7 @@ def test_a_capture_without_the_steps_that_take_most_of_the_time_does_not_say_tha
     where = {"id": "start", "first": 30, "last": 32, "path": "traces/rank0.pt.trace.json"}
     append(session, "rank0", head(session), *rows, line("capture", at=4_000, state="written", **where))
     text = to_text(session_answer(session, Selection()), Style(width=None))
-    assert ("no advice: 12.6 % of the session's steps take about 900 ms" in text) == said, text
+    assert ("no advice: 12.6 % of the steps take about 900 ms" in text) == said, text
     assert ("nothing to change" in text) == (not said), text
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
-from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls, loops
+from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls, longest_period, loops
 from tuiprof.analyses.shared.collectives import buffer_broadcasts
 from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.analyses.shared.optimizers import CLEARS
@@ -21,10 +21,9 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 from tuiprof.whatif import Edit
 
-#: Maximum operators per iteration, and minimum iterations of a loop.
+#: Maximum operators per iteration, and minimum iterations of a loop. Longer iterations (:func:`longest_period`) are
+#: looked for once, with those that copy from the host.
 LONGEST_PERIOD, MIN_PASSES = 40, 12
-#: Iterations may be as long in steps of this many calls at most, as looking for them takes longer.
-_LONGEST_ITERATION, _MOST_CALLS = 128, 20_000
 #: A loop inside another one is short each time (the sequences of a batch, for each new token): minimum iterations each
 #: time, and in a step.
 MIN_INNER, MIN_INNER_IN_ALL = 6, 48
@@ -260,9 +259,8 @@ def _loops(
         if _is_short(calls, run[loop]):
             long.append((first, period, times))
             codes[loop] = -1
-    longest = _LONGEST_ITERATION if len(run) <= _MOST_CALLS else LONGEST_PERIOD
     with_copies = np.where(copies, calls.codes[run], codes).astype(np.int32)
-    for first, period, times in loops(with_copies, longest, MIN_PASSES):
+    for first, period, times in loops(with_copies, longest_period(len(run)), MIN_PASSES):
         loop = slice(first, first + period * times)
         if (codes[loop] >= 0).mean() >= _MIN_REPEATABLE and _is_short(calls, run[loop]):
             long.append((first, period, times))

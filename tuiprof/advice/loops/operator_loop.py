@@ -10,16 +10,17 @@ import numpy as np
 import polars as pl
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.fusing import in_a_row
 from tuiprof.analyses.data_loading import fetches
-from tuiprof.analyses.shared.calls import arguments, loops
+from tuiprof.analyses.shared.calls import arguments, longest_period, loops
 from tuiprof.analyses.shared.frames import ancestry_of, function_label, operator_label, running_at_start
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, distinct
 from tuiprof.whatif import Edit, EditRange, HostTime
 
-#: Maximum operators per iteration, and minimum iterations of a loop.
-LONGEST_PERIOD, MIN_PASSES = 40, 8
+#: Minimum iterations of a loop.
+MIN_PASSES = 8
 #: Operators shorter than this on average are dominated by call overhead …
 SHORT_NS = 50_000
 #: … if they take at least this share of the loop; otherwise the Python code between them dominates.
@@ -36,6 +37,8 @@ _LAYERS: Final = (
 _LEAST = 4.0
 #: Operators that make a number of a tensor.
 _READS: Final = frozenset(("item", "is_nonzero", "_local_scalar_dense"))
+#: A loop that reads items has at least this share of such operators; in others, reads are only a part of an iteration.
+_MIN_READS: Final = 0.2
 #: Arithmetic on weights, as of moving averages. Likely, least and most helpful share of the time that one pass over
 #: each tensor takes, if the loop has several.
 _ARITHMETIC: Final = re.compile(
@@ -125,7 +128,7 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
         keeps = [np.full(len(times), max(share, 1 / passes)) for share in _KEEP_PARAMETERS]
         waits = np.zeros_like(waits)  # large matrices take longer
         because = "the same arithmetic on matrices and vectors in turn, as of all parameters"
-    elif _READS.intersection(place["body"]):
+    elif sum(name in _READS for name in place["body"]) >= _MIN_READS * len(place["body"]):
         instead = "compare all items at once, or make a list of them first: tensor.tolist() or .numpy() before the loop"
     else:
         instead = (
@@ -213,7 +216,7 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
     """Find the loops of one thread in one step."""
     starts, ends = trace.starts[rows], trace.ends[rows]
     codes = trace.name_codes[rows].astype(np.int32)
-    for first, period, times in loops(codes, LONGEST_PERIOD, MIN_PASSES):
+    for first, period, times in loops(codes, longest_period(len(codes)), MIN_PASSES):
         lengths = (ends - starts)[first : first + period * times]
         span = int(ends[first + period * times - 1] - starts[first])
         # On an overloaded machine some of them take longer.
@@ -236,7 +239,7 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
             "end": int(ends[first + period * times - 1]),
             "times": times,
             "waits": float(each[long].sum()) / span,
-            "operators": " → ".join(names),
+            "operators": in_a_row(names),
             "event": int(rows[first]),
         }
 

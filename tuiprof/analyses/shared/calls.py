@@ -339,6 +339,16 @@ def grid_widths(trace: Trace, rows: Ints) -> Ints:
 # -- loops: the same few names, repeated in the same order -----------------------------------------------
 
 
+#: Maximum calls of an iteration in a step; and in one of more calls than the last figure, as the time to look for loops
+#: grows with both.
+_LONGEST_PERIOD, _LONGEST_OF_MANY, _MANY_CALLS = 160, 40, 20_000
+
+
+def longest_period(calls: int) -> int:
+    """Return the maximum calls of an iteration among so many calls."""
+    return _LONGEST_PERIOD if calls <= _MANY_CALLS else _LONGEST_OF_MANY
+
+
 def loops(
     words: npt.NDArray[np.int32], longest: int, least: int, *, alone: Mask | None = None
 ) -> Iterator[tuple[int, int, int]]:

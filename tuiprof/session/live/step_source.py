@@ -175,11 +175,11 @@ class MissedSteps:
     may_wait: bool  # the host may wait in them for what it launched in the others
 
     def __str__(self) -> str:
-        waits = ", unless the host waits there for what it launched in the others" if self.may_wait else ""
+        waits = "; in the long ones the host may only wait for these" if self.may_wait else ""
         return (
-            f"{format_share(self.share)} of the session's steps take about {format_ns(self.median_ns)}, and together "
-            f"{format_share(self.of_time)} of its time, but none of them was captured: the findings are about the "
-            f"others{waits}; to capture one: tuiprof record --capture N@STEP, or --capture-slower"
+            f"{format_share(self.share)} of the steps take about {format_ns(self.median_ns)}, "
+            f"{format_share(self.of_time)} of the time, and none of them was captured: tuiprof record "
+            f"--capture N@STEP, or --capture-slower 3x (the findings are about the others{waits})"
         )
 
 
