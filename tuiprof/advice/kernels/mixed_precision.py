@@ -51,9 +51,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     edits = EditRange(
         *(Edit.all_of(Edit.of_work(rows, shares[i]) for rows, shares in changed) for i in range(3))
     )
+    convolutions_ns = trace.lengths(work[products & calls.works_of("convolution")]).sum()
+    what = "convolutions" if convolutions_ns > 0.5 * slow_ns else "matmuls"
     largest = trace.longest(work[products])
     yield Finding(
-        f"{format_rough_share(share)} of device time is TF32 matmuls",
+        f"{format_rough_share(share)} of device time is TF32 {what}",
         evidence.place_of(largest),
         "bfloat16 parameters or activations: jmp, or dtype=jnp.bfloat16 in the layers"
         if evidence.is_jax
