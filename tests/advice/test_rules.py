@@ -885,6 +885,32 @@ def test_what_code_makes_is_not_collected_without_it() -> None:
     assert found(full.trace(), "python-time")["wins_ns"] == pytest.approx(700_000, rel=0.02)
 
 
+TF32 = "sm80_xmma_gemm_f32f32_tf32f32"
+ATTENTION_IN_FLOAT32 = "fmha_cutlassF_f32_aligned_64x64_rf_sm80"
+
+
+@pytest.mark.parametrize(
+    ("ops", "saved_us"),
+    [
+        ([("aten::linear", TF32, 400.0)], 0.47 * 400),
+        ([("aten::linear", "cutlass_80_tensorop_s1688gemm_128x128_32x5_nt_align4", 400.0)], 0.47 * 400),
+        ([("aten::linear", TF32, 400.0), ("aten::mul", ELEMENTWISE, 100.0)], 0.47 * 400 + 0.38 * 100),
+        # Half of the products are in bfloat16 already, and so may half of the rest be.
+        (
+            [("aten::linear", TF32, 400.0), ("aten::linear", GEMM, 400.0), ("aten::mul", ELEMENTWISE, 100.0)],
+            0.47 * 400 + 0.19 * 100,
+        ),
+        (
+            [("aten::linear", TF32, 400.0), ("aten::_efficient_attention", ATTENTION_IN_FLOAT32, 300.0)],
+            0.47 * 400 + 0.85 * 300,
+        ),
+    ],
+    ids=["products", "of CUTLASS", "elementwise", "half", "attention"],
+)
+def test_what_bfloat16_saves_beside_products(ops: Sequence[Op], saved_us: float) -> None:
+    assert found(gpu_bound(*ops), "mixed-precision")["wins_ns"] == pytest.approx(1000 * saved_us, rel=0.02)
+
+
 def compiled_again(long: int, sampled: float, *, captured: bool = False, early: bool = False) -> Trace:
     """Three captured steps of 1 ms, of 100 of the session; so many of these took 800 ms, maybe the first ones."""
     made = Made()

@@ -1481,6 +1481,7 @@ def padded(
     attention: str = FLASH,
     seen: BatchPadding | None = HALF,
     calls_per_step: int = 0,
+    of_cudnn: bool = False,
 ) -> Trace:
     """Steps of two layers with attention, whose batches were looked at before the capture."""
     steps = Steps()
@@ -1488,7 +1489,8 @@ def padded(
         steps.op("aten::_foreach_mul_", ((ELEMENTWISE, 300),))  # weights that are averaged
         steps.op("aten::embedding", ((ELEMENTWISE, 40),), sequence=1)
         steps.op("aten::linear", ((COPY, 100), (GEMM, 400)), sequence=2)
-        steps.op("aten::scaled_dot_product_attention", ((attention, 200),), sequence=3)
+        inside = "aten::_scaled_dot_product_cudnn_attention" if of_cudnn else ""
+        steps.op("aten::scaled_dot_product_attention", ((attention, 200),), inside=inside, sequence=3)
         for name, work in more:
             steps.op(name, work)
         for _ in range(calls_per_step):
@@ -1515,7 +1517,17 @@ def test_padding_costs_work_by_its_length_and_attention_by_the_square() -> None:
     )
     assert row["wins_low_ns"] < 1e3 * 0.375 * 1_500 < row["wins_ns"] < row["wins_high_ns"]
     assert "padded to 128 tokens, their longest text has 60 on average" in row["what"]
-    assert "padding='longest'" in row["instead"]
+    assert "padding='longest', pad_to_multiple_of=8)" in row["instead"]
+
+
+def test_attention_that_is_prepared_for_each_length_wants_few_of_them() -> None:
+    row = found(padded(of_cudnn=True), "padded-batches")
+    assert "pad_to_multiple_of=64)" in row["instead"]
+    assert "prepared anew for each length" in row["instead"]
+    # Of 128 columns 60.5 are used, and 31.5 more than by the longest text.
+    kept = (60.5 + 31.5) / 128
+    work = (1 - kept) * (40 + 400 + 800 + 60) + (1 - kept**2) * 200 + (1 - kept) / 2 * 100
+    assert row["wins_ns"] == pytest.approx(1e3 * work, rel=0.02)
 
 
 @pytest.mark.parametrize(

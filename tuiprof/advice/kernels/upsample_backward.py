@@ -14,7 +14,7 @@ from tuiprof.whatif import Edit, EditRange
 
 #: Kernels of channels-first: many pixels of the result add their gradients to the same pixel. Those of channels-last
 #: are named otherwise.
-_SLOW: Final = r"upsample_(bilinear|bicubic)2d_backward_out_frame"
+_SLOW: Final = r"upsample_bilinear2d_backward_out_frame"
 #: Minimum share of device work, and how many times as long as the forward kernels they take at least.
 MIN_SHARE: Final = 0.01
 MIN_TIMES: Final = 6.0
@@ -49,7 +49,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         evidence.function_of(int(calls.rows[calls.forward[node]])),
         "interpolate by two products, outside of autocast: rows @ x @ columns.T, where rows is "
         'F.interpolate(torch.eye(h, device=x.device)[None], size=H, mode="linear")[0].T and columns likewise '
-        "(the same values up to rounding); or interpolate fewer channels, or x.float() instead of 16 bits",
+        "(align_corners as before; the same values up to rounding); or interpolate fewer channels, or x.float() "
+        "instead of 16 bits",
         "high",
         "in channels-first, every pixel of the result adds to the same few by atomic operations",
         *EditRange(

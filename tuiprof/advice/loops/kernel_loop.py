@@ -34,10 +34,11 @@ SHORT_NS: Final = 15_000
 _LONGEST_NS: Final = 4 * SHORT_NS
 #: Layers of a model repeat as well; these loops must not contain operators typical of layers. Products with nothing
 #: between them are no layers, which have an activation each; nor are products without trained weights in a step that
-#: trains others. Copies from the host have their own rule; a long iteration may have some among its calls.
+#: trains others. Copies from the host have their own rule.
 _LAYERS: Final = ("gemm", "convolution", "attention", "norm")
 _PRODUCT: Final = r"^aten::(matmul|mm|bmm|addmm|baddbmm|einsum)$"
 _TABLES_AND_COPIES: Final = r"HtoD|(?i:embedding)"
+#: But an iteration may have some of these, if at least this share of its calls is of other kinds.
 _MIN_REPEATABLE: Final = 0.75
 #: Reads of values have rules of their own.
 _READS: Final = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")

@@ -25,8 +25,8 @@ MIN_BATCHES: Final = 3
 MAX_USED: Final = 0.75
 #: Without a mask, the longest text of some batch is longer by at least this share of the width than that of another.
 MIN_VARIED: Final = 1 / 64
-#: Lengths that are multiples of 8 are longer by this on average.
-_ROUNDED: Final = 3.5
+#: Lengths are rounded up to multiples of this: usually, and where attention is prepared for each length.
+_MULTIPLE, _MULTIPLE_IF_PREPARED = 8, 64
 #: Share of what padding takes that stays where it helps least: kernels of shorter texts use less of the device.
 _STAYS: Final = 0.25
 #: No kernel, and no operator on a CPU, becomes shorter than this, ns.
@@ -69,19 +69,21 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     rows = work if len(work) else calls.rows[chosen]
     if not len(rows):
         return
-    used, rounded = seen.longest / seen.width, (seen.longest + _ROUNDED * seen.batches) / seen.width
+    prepares = len(trace.operators(_PREPARED)) > 0
+    multiple = _MULTIPLE_IF_PREPARED if prepares else _MULTIPLE
+    used = seen.longest / seen.width
+    rounded = min((seen.longest + (multiple - 1) / 2 * seen.batches) / seen.width, 1.0)
     edits = EditRange(
         _shortened(calls, chosen, work, rounded, rounded**2, (1 + rounded) / 2),
         _shortened(calls, chosen, work, *2 * (rounded + _STAYS * (1 - rounded),), 1.0),
         _shortened(calls, chosen, work, used, used**2, used),
     )
-    prepares = len(trace.operators(_PREPARED)) > 0
     width, longest = (format_count(round(total / seen.batches)) for total in (seen.width, seen.longest))
     yield Finding(
         f"batches are padded to {width} tokens, their longest text has {longest} on average",
         "",
         "pad to the longest text of each batch (DataCollatorWithPadding with padding='longest', "
-        f"pad_to_multiple_of={64 if prepares else 8}), and sort texts by length, which saves more"
+        f"pad_to_multiple_of={multiple}), and sort texts by length, which saves more"
         + (
             "; cuDNN's attention is prepared anew for each length, so the lengths must be few"
             if prepares
