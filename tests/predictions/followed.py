@@ -10,14 +10,25 @@ for those scripts that use them. With ``SMALL=1`` in the environment they are ti
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from textwrap import indent
 
 SCRIPTS = Path(__file__).with_name("scripts")
-#: What is changed in each script: a name, then pairs of a text and its replacement.
-CHANGES: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
+#: Imported by changed scripts.
+GRAPHED = Path(__file__).with_name("graphed.py")
+_ONE_LENGTH = "F.pad(spectrograms, (0, 1280 - spectrograms.shape[-1]))"
+_ONE_SIZE = (
+    "    max_size = [max(s) for s in zip(*[list(img.shape) for img in tensor_list])]\n",
+    "    max_size = [3, 96, 192] if SMALL else [3, 480, 832]\n",
+)
+_CAPTURABLE = 'capturable=device.type == "cuda")'
+#: What is changed in each script: a name, then pairs of a text and its replacement. With four texts, the lines from the
+#: first to the second become the body of a function, between the third and the fourth.
+CHANGES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     "bert_trainer": {
         "TF32": (("training_args = Tr", "torch.set_float32_matmul_precision('high'); training_args = Tr"),),
         "no check for NaN": (('report_to="none",', 'report_to="none", logging_nan_inf_filter=False,'),),
@@ -32,6 +43,36 @@ CHANGES: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
         "TF32": (("torch.manual_seed(7)", "torch.set_float32_matmul_precision('high')"),),
         "six workers": (('"num_workers": 2', '"num_workers": 6, "persistent_workers": True'),),
         "fused": (("args.learning_rate)\n    criterion", "args.learning_rate, fused=True)\n    criterion"),),
+        # More padding reaches the backward direction of the GRUs. The last batches of a length do not fill a graph.
+        "CUDA graphs of the model for five lengths": (
+            (
+                "    epochs = 20\n",
+                "    shape = args.batch_size, 1, hparams['n_feats']\n"
+                "    graphs = {\n"
+                "        n: torch.cuda.make_graphed_callables(\n"
+                "            nn.Sequential(model), (torch.zeros(*shape, n, device=device),)\n"
+                "        )\n"
+                "        for n in range(768, 1281, 128)\n"
+                "        if use_cuda\n"
+                "    }\n"
+                "    epochs = 20\n",
+            ),
+            (
+                "            output = model(spectrograms)  #",
+                "            length = max(768, -(-spectrograms.shape[-1] // 128) * 128)\n"
+                "            padded = F.pad(spectrograms, (0, length - spectrograms.shape[-1]))\n"
+                "            output = graphs.get(length, model)(padded)  #",
+            ),
+        ),
+        "padded to one length": (("output = model(spectrograms)  #", f"output = model({_ONE_LENGTH})  #"),),
+        # Its GRUs are not compiled, and launch their kernels themselves.
+        "padded to one length, compiled": (
+            (
+                "    epochs = 20\n",
+                "    compiled = torch.compile(model, mode='reduce-overhead', dynamic=False)\n    epochs = 20\n",
+            ),
+            ("output = model(spectrograms)  #", f"output = compiled({_ONE_LENGTH})  #"),
+        ),
     },
     "ddpm_ema": {
         "bfloat16": (
@@ -81,6 +122,31 @@ CHANGES: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
             ),
         ),
         "fused": (("weight_decay=1e-4)", "weight_decay=1e-4, fused=True)"),),
+        # The matcher and the losses wait for the device, and stay as they are.
+        "padded to one size": (_ONE_SIZE,),
+        "padded to one size, CUDA graphs of the model": (
+            _ONE_SIZE,
+            (
+                "    model.to(device)\n",
+                "    model.to(device)\n"
+                "    if device.type == 'cuda':\n"
+                "        images = torch.zeros(args.batch_size, 3, 480, 832, device=device)\n"
+                "        torch.cuda.make_graphed_callables(model, (images, images[:, 0] > 0))\n"
+                "        del images\n",
+            ),
+        ),
+        "padded to one size, compiled": (
+            _ONE_SIZE,
+            (
+                "outputs = model(images, mask)",
+                "outputs = compiled(images, mask)",
+            ),
+            (
+                "    model.to(device)\n",
+                "    model.to(device)\n"
+                "    compiled = torch.compile(model, mode='reduce-overhead', dynamic=False)\n",
+            ),
+        ),
     },
     "dlrm_clicks": {
         "four workers": (
@@ -212,6 +278,67 @@ CHANGES: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
             ),
         ),
     },
+    "ppo_vector_env": {
+        # The learning rate is a tensor, so in float32; random numbers are those that Categorical.sample draws.
+        "CUDA graphs": (
+            (
+                "import torch.optim as optim\n",
+                "import torch.optim as optim\nfrom graphed import graphed\n",
+            ),
+            ("Categorical(logits=logits)", "Categorical(logits=logits, validate_args=False)"),
+            (
+                "action = probs.sample()",
+                "action = (probs.probs / torch.empty_like(probs.probs).exponential_()).argmax(-1)",
+            ),
+            (
+                "lr=args.learning_rate, eps=1e-5)",
+                f"lr=torch.tensor(args.learning_rate, device=device), eps=1e-5, {_CAPTURABLE}",
+            ),
+            ('["lr"] = frac * args.learning_rate', '["lr"].fill_(frac * args.learning_rate)'),
+            (
+                "            with torch.no_grad():\n"
+                "                action, logprob, _, value = agent.get_action_and_value(",
+                "            @graphed\n"
+                "            def act(next_obs):\n"
+                "                with torch.no_grad():\n"
+                "                    return agent.get_action_and_value(next_obs)\n\n"
+                "            with torch.no_grad():\n"
+                "                action, logprob, _, value = act(",
+            ),
+            (
+                "        with torch.no_grad():\n            next_value =",
+                "            returns = advantages + values\n",
+                "        @graphed\n        def estimate(next_obs, next_done):\n",
+                "            return advantages, returns\n\n"
+                "        advantages, returns = estimate(next_obs, next_done)\n",
+            ),
+            (
+                "clipfracs += [((ratio - 1.0).abs() > args.clip_coef).float().mean().item()]",
+                "clipfrac = ((ratio - 1.0).abs() > args.clip_coef).float().mean()",
+            ),
+            ("np.mean(clipfracs)", "torch.stack(clipfracs).mean().item()"),
+            (
+                "                _, newlogprob, entropy",
+                "                optimizer.step()\n",
+                "                @graphed\n"
+                "                def learn(mb_inds, b_obs, b_logprobs, b_actions, b_advantages, b_returns, "
+                "b_values):\n",
+                "                    return v_loss.detach(), pg_loss.detach(), approx_kl, clipfrac\n\n"
+                "                batch = b_obs, b_logprobs, b_actions, b_advantages, b_returns, b_values\n"
+                "                mb_inds = torch.from_numpy(mb_inds).to(device)\n"
+                "                v_loss, pg_loss, approx_kl, clipfrac = learn(mb_inds, *batch)\n"
+                "                clipfracs.append(clipfrac.clone())\n",
+            ),
+        ),
+        "networks compiled": (
+            (
+                "    agent = Agent(4, 2).to(device)\n",
+                "    agent = Agent(4, 2).to(device)\n"
+                "    agent.actor.compile(mode='reduce-overhead', dynamic=False)\n"
+                "    agent.critic.compile(mode='reduce-overhead', dynamic=False)\n",
+            ),
+        ),
+    },
     "resnet50_classifier": {
         "channels-last": (
             ("model = model.to(device)", "model = model.to(device, memory_format=torch.channels_last)"),
@@ -238,6 +365,49 @@ CHANGES: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
                 "            with torch.no_grad():\n"
                 "                targets = [*qf1_target.parameters(), *qf2_target.parameters()]\n"
                 "                torch._foreach_lerp_(targets, [*qf1.parameters(), *qf2.parameters()], args.tau)\n",
+            ),
+        ),
+        "CUDA graphs": (
+            (
+                "import torch.optim as optim\n",
+                "import torch.optim as optim\nfrom graphed import graphed\n",
+            ),
+            ("Normal(mean, std)", "Normal(mean, std, validate_args=False)"),
+            ("_lr)", f"_lr, {_CAPTURABLE}"),
+            ("log_alpha.exp().item()", "log_alpha.exp().detach()[0]"),
+            (
+                "            actions, _, _ = actor.get_action(",
+                "            @graphed\n"
+                "            def act(seen):\n"
+                "                with torch.no_grad():\n"
+                "                    return actor.get_action(seen)\n\n"
+                "            actions, _, _ = act(",
+            ),
+            (
+                "        with torch.no_grad():\n            next_state_actions,",
+                "args.tau * param.data + (1 - args.tau) * target_param.data)\n\n",
+                "        @graphed\n"
+                "        def update(observations, actions_b, next_observations, dones, rewards):\n"
+                "            alpha = log_alpha.exp().detach()[0]\n",
+                "            values = qf1_a_values, qf2_a_values, alpha\n"
+                "            losses = qf1_loss, qf2_loss, qf_loss, actor_loss, alpha_loss\n"
+                "            return [one.detach() for one in (*values, *losses)]\n\n"
+                "        batch = observations, actions_b, next_observations, dones, rewards\n"
+                "        qf1_a_values, qf2_a_values, alpha, *losses = update(*batch)\n"
+                "        qf1_loss, qf2_loss, qf_loss, actor_loss, alpha_loss = losses\n\n",
+            ),
+        ),
+        "networks compiled": (
+            (
+                "    q_optimizer = ",
+                "    for network in (actor, qf1, qf2, qf1_target, qf2_target):\n"
+                "        network.compile(mode='reduce-overhead', dynamic=False)\n"
+                "    q_optimizer = ",
+            ),
+            ("actor.get_action(torch.Tensor", "torch.no_grad()(actor.get_action)(torch.Tensor"),
+            (
+                "        # ALGO LOGIC: put action logic here\n",
+                "        torch.compiler.cudagraph_mark_step_begin()\n",
             ),
         ),
     },
@@ -284,6 +454,41 @@ CHANGES: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
     },
     "wgan_gp": {
         "persistent workers": (("drop_last=True)", "drop_last=True, persistent_workers=not SMALL)"),),
+        # The weights of the interpolation are drawn on the device, so they are other random numbers.
+        "CUDA graphs": (
+            (
+                "from torch.utils.data import DataLoader, Dataset\n",
+                "from torch.utils.data import DataLoader, Dataset\nfrom graphed import graphed\n",
+            ),
+            (
+                "torch.Tensor(np.random.random((real_samples.size(0), 1, 1, 1))).to(device)",
+                "torch.rand((real_samples.size(0), 1, 1, 1), device=device)",
+            ),
+            ("torch.ones(d_interpolates.size()).to(device)", "torch.ones_like(d_interpolates)"),
+            ("betas=(opt.b1, opt.b2))", f"betas=(opt.b1, opt.b2), {_CAPTURABLE}"),
+            (
+                "            optimizer_D.zero_grad()\n",
+                "            optimizer_D.step()\n",
+                "            @graphed\n            def train_critic(real_imgs):\n",
+                "                return d_loss.detach(), gradient_penalty.detach()\n\n"
+                "            d_loss, gradient_penalty = train_critic(real_imgs)\n",
+            ),
+            (
+                "        optimizer_G.zero_grad()\n",
+                "        optimizer_G.step()\n",
+                "        @graphed\n        def train_generator():\n",
+                "            return g_loss.detach()\n\n        g_loss = train_generator()\n",
+            ),
+        ),
+        # The compiler has no second derivatives, so the critic cannot be compiled.
+        "generator compiled": (
+            (
+                "    generator.apply(weights_init)\n",
+                "    generator.apply(weights_init)\n"
+                "    generator.compile(mode='reduce-overhead', dynamic=False)\n",
+            ),
+            ("fake_imgs = generator(z).detach()", "fake_imgs = torch.no_grad()(generator)(z)"),
+        ),
     },
 }
 _MEDIAN = "np.median(gaps[len(gaps) // 3:]):.2f}"
@@ -293,11 +498,21 @@ _MEAN = " (mean {1000 * np.mean(gaps[len(gaps) // 3:]):.2f})"
 def changed(name: str, change: str = "") -> str:
     """Return a script that prints its median and mean step, with a change if one is named."""
     text = (SCRIPTS / f"{name}.py").read_text()
-    for old, new in ((_MEDIAN, _MEDIAN + _MEAN), *(CHANGES.get(name, {})[change] if change else ())):
-        if old not in text:
-            raise SystemExit(f"{name}, {change}: {old!r} is not in the script")
-        text = text.replace(old, new)
+    for texts in ((_MEDIAN, _MEDIAN + _MEAN), *(CHANGES.get(name, {})[change] if change else ())):
+        text = replaced(text, *texts)
     return text
+
+
+def replaced(text: str, first: str, *others: str) -> str:
+    """Return a text with one replacement of `CHANGES`."""
+    before, _, rest = text.partition(first)
+    body, _, after = rest.partition(others[0])
+    if first not in text or (len(others) > 1 and others[0] not in rest):
+        raise ValueError(f"the script lacks {first!r}, or {others[0]!r} after it")
+    if len(others) == 1:
+        return text.replace(first, others[0])
+    last, head, tail = others
+    return before + head + indent(first + body + last, "    ") + tail + after
 
 
 def main() -> None:
@@ -325,6 +540,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 script = Path(folder, f"{name}.py")
                 script.write_text(changed(name, change))
+                shutil.copy(GRAPHED, folder)
                 timed = [sys.executable, script, "--seconds", str(chosen.seconds)]
                 done = subprocess.run(timed, cwd=folder, capture_output=True, text=True)
             said = [line for line in done.stdout.splitlines() if "median step" in line]
