@@ -203,6 +203,40 @@ def test_a_norm_written_out_is_one_pass() -> None:
     assert finding(gpu_bound(*NORM), "elementwise-chain") is None, "it is told once"
 
 
+def norm_of_rows(length: int, block: tuple[int, int] = (32, 16)) -> Trace:
+    """Norms of 2 ** 24 values in rows of this length, as their kernels are launched."""
+    broadcast = ("aten::mul", "void at::native::elementwise_kernel<128, 2, MulFunctor<float> >", 150.0)
+    trace = gpu_bound(*NORM[:-2], broadcast, broadcast)
+    names = dict(zip(trace.ints("ordinal").tolist(), map(trace.name, range(len(trace))), strict=True))
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            reduces = names[ordinal] == REDUCE
+            grid = 2**24 // length // block[1] if reduces else 2**24 // 256
+            return json.dumps(
+                {"args": {"grid": [grid, 1, 1], "block": [*block, 1] if reduces else [128, 1, 1]}}
+            )
+
+    trace._raw = Texts()
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("length", "times"), [(4096, 1), (256, 1), (128, 140 / 128), (64, 70 / 64), (32, 70 / 32)]
+)
+def test_kernels_of_norms_take_longer_for_short_rows(length: int, times: float) -> None:
+    row = found(norm_of_rows(length), "unfused-norm")
+    assert row["wins_ns"] == pytest.approx(470_000 - times * 150_000, rel=0.02)
+    compiled = length <= 64
+    assert row["instead"].startswith("torch.compile" if compiled else "torch.nn.LayerNorm")
+    assert (f"for rows of {length} values" in row["instead"]) == compiled
+
+
+def test_rows_are_unknown_if_a_wide_block_shares_them() -> None:
+    row = found(norm_of_rows(64, (512, 1)), "unfused-norm")
+    assert row["wins_ns"] == pytest.approx(470_000 - 150_000, rel=0.02)
+
+
 @pytest.mark.parametrize("square", ["aten::pow", "aten::mul"])
 def test_a_norm_right_after_another_one_is_one_too(square: str) -> None:
     activation: Op = ("aten::silu", UNARY, 90)

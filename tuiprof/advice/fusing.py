@@ -256,11 +256,16 @@ _SHORTEST_NS: Final = 1_500.0
 
 
 def fused(
-    calls: Calls, regions: Sequence[Region], host_ns: tuple[float, float, float], host_part: float
+    calls: Calls,
+    regions: Sequence[Region],
+    host_ns: tuple[float, float, float],
+    host_part: float,
+    slower: tuple[Floats | float, Floats | float, Floats | float] = (1.0, 1.0, 1.0),
 ) -> EditRange:
     """Return the edits in which each region and its backward are one call each.
 
-    Elementwise kernels are memory-bound, so what remains is the time of some passes over a tensor.
+    Elementwise kernels are memory-bound, so what remains is the time of some passes over a tensor, times what the
+    fused kernel takes longer than these (likely, where it helps least and most; for each region or for all).
     """
     trace = calls.trace
     region_of = np.full(len(calls.rows), -1, dtype=np.int32)
@@ -277,8 +282,8 @@ def fused(
     mine = np.flatnonzero(known & forward[call])
     tensor_ns = _upper_quartiles(region_of[call[mine]], pass_ns(trace)[mine], len(regions))
     edits = []
-    for forward_tensors, backward_tensors, least_part, call_ns in zip(
-        _FORWARD, _BACKWARD, _MIN_PART, host_ns, strict=True
+    for forward_tensors, backward_tensors, least_part, call_ns, times in zip(
+        _FORWARD, _BACKWARD, _MIN_PART, host_ns, slower, strict=True
     ):
         parts = []
         for part, tensors in ((forward, forward_tensors), (backward, backward_tensors)):
@@ -287,7 +292,7 @@ def fused(
                 weights=lengths[known & part[call]],
                 minlength=len(regions),
             )
-            left = np.maximum(tensors * tensor_ns, _SHORTEST_NS)
+            left = np.maximum(tensors * times * tensor_ns, _SHORTEST_NS)
             keep = np.clip(left / np.maximum(total, 1.0), least_part, 1.0)
             host = np.bincount(
                 region_of[part], weights=trace.lengths(calls.rows[part]), minlength=len(regions)

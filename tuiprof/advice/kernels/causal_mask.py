@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import ASKED, Calls, arguments, grid_widths, index_of_outer
+from tuiprof.analyses.shared.calls import ASKED, Calls, arguments, index_of_outer
+from tuiprof.analyses.shared.launch_shapes import ELEMENTWISE, grid_widths
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
@@ -23,8 +24,6 @@ _MASKABLE: Final = r"^aten::_scaled_dot_product_(cudnn|efficient)_attention$"
 _FLOAT32: Final = "fmha_cutlassF_f32_"
 #: PyTorch adds a mask to the scores, so it turns one of bool into numbers in each call.
 _CONVERTS: Final = r"^aten::(where|scalar_tensor)$"
-#: A kernel with the threads of a block and the elements of a thread.
-_ELEMENTWISE: Final = r"\belementwise_kernel<(\d+), (\d+)"
 #: Kernels whose grid begins with the blocks of queries, and queries of a block.
 _BY_QUERIES: Final = (("convert_dq_to_16bits", 32), ("fmha_cutlassF_[a-z0-9]+_aligned_64x", 64))
 #: With fewer blocks, a mask of two samples may look like that of one.
@@ -110,9 +109,9 @@ def _by_grids(calls: Calls, asked: Ints) -> Iterator[int]:
     converts = outermost(trace, np.flatnonzero(trace.named(_CONVERTS)))
     launches = trace.links.launch_of[mine]
     launched = mine[(launches >= 0) & (index_of_outer(trace, converts, launches) >= 0)]
-    rows = launched[trace.named(_ELEMENTWISE, launched)]
+    rows = launched[trace.named(ELEMENTWISE, launched)]
     for row, blocks in zip(rows.tolist(), grid_widths(trace, rows).tolist(), strict=True):
-        threads, each = map(int, re.findall(_ELEMENTWISE, trace.name(row))[0])
+        threads, each = map(int, re.findall(ELEMENTWISE, trace.name(row))[0])
         least, most = lengths.get(index_of[row], (0, 0))
         if 0 <= (blocks - 1) * threads * each < most**2 and least**2 <= blocks * threads * each:
             yield index_of[row]

@@ -9,7 +9,8 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding, Sure
 from tuiprof.advice.fusing import pass_ns
-from tuiprof.analyses.shared.calls import Calls, grid_widths
+from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.launch_shapes import grid_widths
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Mask
 from tuiprof.model.units import format_rough_share

@@ -311,31 +311,6 @@ def arguments(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
             yield row, given
 
 
-class _Kernel(msgspec.Struct):
-    grid: list[Any] = msgspec.field(default_factory=list)
-
-
-class _KernelEvent(msgspec.Struct):
-    args: _Kernel = msgspec.field(default_factory=_Kernel)
-
-
-def grid_widths(trace: Trace, rows: Ints) -> Ints:
-    """Return the thread blocks of each kernel in the first dimension of its grid, as Kineto writes them.
-
-    0 = unknown; only the :data:`ASKED` longest are read.
-    """
-    found = np.zeros(len(rows), dtype=np.int64)
-    asked = np.argsort(-trace.lengths(rows), kind="stable")[:ASKED]
-    for index in asked[np.argsort(trace.ints("ordinal", rows[asked]), kind="stable")].tolist():
-        try:
-            grid = msgspec.json.decode(trace.raw_event(int(rows[index])), type=_KernelEvent).args.grid
-        except (msgspec.MsgspecError, RecursionError):
-            continue
-        if grid and isinstance(grid[0], int) and 0 < grid[0] < 2**31:
-            found[index] = grid[0]
-    return found
-
-
 # -- loops: the same few names, repeated in the same order -----------------------------------------------
 
 

@@ -1,0 +1,91 @@
+"""How many threads kernels are launched with, as Kineto writes it, and what that says about their tensors."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from tuiprof.analyses.shared.calls import ASKED
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+
+#: PyTorch's kernels for operators with strides or broadcasting: threads of a block, and elements of a thread.
+ELEMENTWISE: Final = r"\belementwise_kernel<(\d+), (\d+)"
+#: Its reductions.
+REDUCTION: Final = r"\breduce_kernel<"
+#: Threads that reduce one row, in blocks for rows that lie in memory one after the other; shorter rows have fewer.
+_WARP: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """Thread blocks of a launch, and threads of a block, in x, y and z."""
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+
+
+class _Kernel(msgspec.Struct):
+    """What Kineto writes of a kernel; untrusted, of any type."""
+
+    grid: list[Any] = msgspec.field(default_factory=list)
+    block: list[Any] = msgspec.field(default_factory=list)
+
+
+class _KernelEvent(msgspec.Struct):
+    args: _Kernel = msgspec.field(default_factory=_Kernel)
+
+
+def launch_shapes(trace: Trace, rows: Ints) -> dict[int, LaunchShape]:
+    """Return the shapes of kernels by row, without those that are unknown.
+
+    Only the :data:`~tuiprof.analyses.shared.calls.ASKED` longest are read.
+    """
+    asked = rows[np.argsort(-trace.lengths(rows), kind="stable")[:ASKED]]
+    found = {}
+    # In file order, as its parts are decompressed sequentially.
+    for row in asked[np.argsort(trace.ints("ordinal", asked), kind="stable")].tolist():
+        try:
+            kernel = msgspec.json.decode(trace.raw_event(row), type=_KernelEvent).args
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+        if _are_sizes(kernel.grid):
+            found[row] = LaunchShape(
+                tuple(kernel.grid), tuple(kernel.block) if _are_sizes(kernel.block) else ()
+            )
+    return found
+
+
+def grid_widths(trace: Trace, rows: Ints) -> Ints:
+    """Return the thread blocks of each kernel in the first dimension of its grid; 0 = unknown."""
+    shapes = launch_shapes(trace, rows)
+    return np.array([shapes[row].grid[0] if row in shapes else 0 for row in rows.tolist()], dtype=np.int64)
+
+
+def row_length(trace: Trace, reduction: int, elementwise: int) -> int:
+    """Return how many values each row has that a reduction sums up; 0 = unknown.
+
+    Args:
+        trace: The trace.
+        reduction: Row of the reduction's kernel, of PyTorch.
+        elementwise: Row of an :data:`ELEMENTWISE` kernel over the same tensor.
+    """
+    sizes = re.search(ELEMENTWISE, trace.name(elementwise))
+    shapes = launch_shapes(trace, np.array([reduction, elementwise]))
+    if not sizes or len(shapes) < 2 or len(shapes[reduction].block) < 2:
+        return 0
+    width, rows_of_block = shapes[reduction].block[:2]
+    # A wider block divides long rows among its threads, or does not reduce the last dimension.
+    if width > _WARP:
+        return 0
+    elements = math.prod(shapes[elementwise].grid) * int(sizes[1]) * int(sizes[2])
+    return round(elements / (shapes[reduction].grid[0] * rows_of_block))
+
+
+def _are_sizes(given: list[Any]) -> bool:
+    return bool(given) and all(isinstance(size, int) and 0 < size < 2**31 for size in given)
