@@ -505,13 +505,15 @@ def changed(name: str, change: str = "") -> str:
 
 def replaced(text: str, first: str, *others: str) -> str:
     """Return a text with one replacement of `CHANGES`."""
-    before, _, rest = text.partition(first)
-    body, _, after = rest.partition(others[0])
-    if first not in text or (len(others) > 1 and others[0] not in rest):
-        raise ValueError(f"the script lacks {first!r}, or {others[0]!r} after it")
+    before, found, rest = text.partition(first)
+    if not found:
+        raise ValueError(f"{first!r} is missing")
     if len(others) == 1:
         return text.replace(first, others[0])
     last, head, tail = others
+    body, found, after = rest.partition(last)
+    if not found:
+        raise ValueError(f"{last!r} is missing after {first!r}")
     return before + head + indent(first + body + last, "    ") + tail + after
 
 
