@@ -134,6 +134,11 @@ def test_one_product_takes_what_its_bytes_or_its_arithmetic_take(
     assert row["wins_ns"] == pytest.approx(64 * (10_000 - seconds / 0.6 * 1e9 + 2_000), rel=0.05)
 
 
+def test_what_product_in_scan_removes_is_not_promised_twice(tmp_path: Path) -> None:
+    # Beside the state the loop launches only the slice for that product.
+    assert list(findings(scanned(tmp_path))) == ["product-in-scan"]
+
+
 def test_a_slice_that_the_loop_needs_otherwise_stays(tmp_path: Path) -> None:
     row = findings(scanned(tmp_path, right="slice"))["product-in-scan"]
     assert row["wins_ns"] == pytest.approx(64 * 10_000, rel=0.05)
@@ -214,7 +219,9 @@ def test_a_linear_recurrence_is_computed_in_a_tree(tmp_path: Path) -> None:
     trace = recurrent(tmp_path)
     row = findings(trace)["sequential-scan"]
     assert row["where"] == "cell, …/home/me/model.py:31"
-    assert row["what"].startswith("in each of 256 iterations, a scan launches 5 kernels of 1.00 µs: ")
+    assert row["what"].startswith(
+        "in each of 256 iterations, a scan launches 5 kernels of 1.00 µs in the median: "
+    )
     assert "lax.associative_scan" in row["instead"]
     assert row["sure"] == "high"
     # Of 1 280 launches, 16 remain, and as many as take as long as moving six times the states at 60 % of bandwidth.

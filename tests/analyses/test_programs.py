@@ -372,11 +372,12 @@ def test_only_a_state_that_is_scaled_and_added_to_makes_a_loop_linear(
     assert (found.form, found.trips) == (form, 16)
 
 
-def test_iterations_that_only_add_up_do_not_depend_on_each_other() -> None:
-    text = RECURRENCE.format(next="next = f32[8,64] add(h, b)", companion="c", y="b")
-    text = text.replace("multiply(a, h)", "multiply(a, b)")  # else the sum is used while it grows
+@pytest.mark.parametrize(("collected", "form"), [("b", "apart"), ("next", "linear")])
+def test_a_sum_is_a_state_only_if_it_is_used_while_it_grows(collected: str, form: str) -> None:
+    text = RECURRENCE.format(next="next = f32[8,64] add(h, b)", companion="c", y=collected)
+    text = text.replace("multiply(a, h)", "multiply(a, b)")  # which would use it, too
     (found,) = recurrences(read_program(made_hlo.encode("jit_f", text).replace(b"'", b'"')))
-    assert found.form == "apart"
+    assert found.form == form
 
 
 def test_what_a_loop_launches_is_for_its_state_or_beside_it() -> None:

@@ -167,10 +167,11 @@ def _finding(trace: Trace, evidence: Evidence, scans: list[_Scan], rows: Ints) -
     first = next((scan for scan in scans if not scan.loop.backward), scans[0])
     gradients = ", gradients included" if any(scan.loop.backward for scan in scans) else ""
     share = evidence.share_of_device_time(rows)
+    usual_ns = float(np.median(trace.lengths(first.rows)))
     edits = (Edit.all_of(scan.edit(trace, form, part) for scan in scans) for part in range(3))
     return Finding(
         f"in each of {format_count(first.loop.trips)} iterations, a scan launches "
-        f"{plural(len(first.rows_of), 'kernel')} of {format_ns(float(np.median(trace.lengths(first.rows))))}: "
+        f"{plural(len(first.rows_of), 'kernel')} of {format_ns(usual_ns)} in the median: "
         f"{format_rough_share(share)} of device time{gradients}",
         source_of(first.loop.loop),
         _INSTEAD[form],
