@@ -11,8 +11,7 @@ import pytest
 from probe_runs import Run
 from test_probe_frameworks import python_with_jax
 
-from tuiprof.probe.frameworks.jax_reads import is_always_run
-from tuiprof.probe.sampler import loops_of
+from tuiprof.probe.sampler import is_always_run, loops_of
 from tuiprof.session import log as records
 
 

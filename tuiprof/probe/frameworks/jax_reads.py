@@ -9,14 +9,13 @@ makes such a call, where no iteration can pass it by, it ends a step.
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import sys
 import threading
 from typing import Any, Callable
 
 from ..isolation import OWN_FILES, leave_out, own_errors_dropped
-from ..sampler import Loop, loops_of, target_of
+from ..sampler import Loop, is_always_run
 
 _READS = (
     "__float__",
@@ -94,20 +93,3 @@ class JaxReads:
                 self._ended()
             finally:
                 self._ending = False
-
-
-def is_always_run(loop: Loop, at: int) -> bool:
-    """Whether each iteration of a loop that ends or goes on runs the instruction at an offset once."""
-    if not loop.head <= at <= loop.end:
-        return False
-    if any(loop.head < inner.head <= at <= inner.end for inner in loops_of(loop.code)):
-        return False
-    for instruction in dis.get_instructions(loop.code):
-        to = target_of(instruction)
-        if (
-            to is not None
-            and loop.head <= instruction.offset < at
-            and (at < to <= loop.end or to == loop.head)
-        ):
-            return False
-    return True
