@@ -276,8 +276,8 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     )
 
 
-#: Waits for a batch count up to this multiple of their 95th percentile: longer ones are those for new workers.
-_LONGEST_WAIT: Final = 2.0
+#: Waits for a batch count up to this percentile of them: rare longer ones are those for new workers.
+_LONGEST_WAIT: Final = 95
 #: Number of steps over which they are averaged.
 _IN_TURNS: Final = 8
 
@@ -287,7 +287,7 @@ def _data_waits(steps: Sequence[_Line]) -> Floats:
     import numpy as np
 
     waits = np.array([step.ph.get(_DATA, 0) for step in steps], dtype=np.float64)
-    return np.minimum(waits, _LONGEST_WAIT * np.percentile(waits, 95, method="lower"))
+    return np.minimum(waits, np.percentile(waits, _LONGEST_WAIT, method="lower"))
 
 
 def _averaged(times: Floats) -> Floats:
