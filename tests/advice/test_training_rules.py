@@ -793,6 +793,51 @@ def test_what_launches_too_slowly_for_graphs_must_not_wait(syncs: int) -> None:
     fix = found(made.trace(), "launch-bound")["instead"]
     assert ("the step's 2 syncs" in fix) == bool(syncs)
     assert "CUDA graphs" in fix
+    assert "batches to one size" not in fix
+
+
+@pytest.mark.parametrize(
+    ("sizes", "differ"),
+    [
+        ((8_000, 9_000, 7_000, 9_500), True),
+        ((8_000, 9_000, 8_000, 9_000), False),  # two kinds of steps
+        ((8_000, 8_000, 8_000, 7_000), False),  # the last batch of an epoch
+        ((8, 9, 7, 6), False),  # lengths, not batches
+        ((0, 0, 8_000, 9_000), False),  # too few to tell
+    ],
+)
+def test_a_graph_needs_batches_of_one_size(sizes: tuple[int, ...], differ: bool) -> None:
+    assert ("pad batches to one size" in graph_advice(sizes)) == differ
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "named"),
+    [(("AdamW",), "AdamW with"), (("RMSprop", "Adam"), "Adam and RMSprop with"), (("SGD", "MyAdam"), "")],
+)
+def test_a_graph_needs_capturable_optimizers(optimizers: tuple[str, ...], named: str) -> None:
+    fix = graph_advice((8_000,) * 4, optimizers)
+    assert f"create {named}" in fix if named else "capturable" not in fix
+
+
+def graph_advice(sizes: tuple[int, ...], optimizers: tuple[str, ...] = ()) -> str:
+    """What to do about many launches, in steps with copies of these sizes to the device and these optimizers."""
+    made, correlation = Made(), 0
+    for number, size in enumerate(sizes):
+        at = number * 1000
+        made.step(number, at, at + 1000)
+        if size:
+            copy = {"category": "memcpy", "bytes": size}
+            made.launch(
+                "Memcpy HtoD (Pinned -> Device)", (at, at + 5), (at + 6, at + 10), number + 1000, **copy
+            )
+        for index in range(60):
+            begin, correlation = at + 100 + index * 12, correlation + 1
+            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10), correlation)
+        for index, optimizer in enumerate(optimizers):
+            made.add(
+                "annotation", f"Optimizer.step#{optimizer}.step", at + 900 + 20 * index, at + 910 + 20 * index
+            )
+    return str(found(made.trace(), "launch-bound")["instead"])
 
 
 UNALIGNED = (

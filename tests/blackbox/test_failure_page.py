@@ -173,8 +173,29 @@ def test_a_killed_run_says_by_which_signal(tmp_path: Path) -> None:
     _log(session, "recorder", {"t": "end", "at": 400 * MS, "signal": 9}, rank=None)
     report = failure_report(session, read_fold(session), session.status())
     assert report is not None
-    assert "in step 3: ended by a signal (SIGKILL)" in report.verdict.sentence
-    assert any("rank0 ended without a final record" in note for note in report.notes)
+    assert "in step 3 or later: ended by a signal (SIGKILL)" in report.verdict.sentence
+    (note,) = [note for note in report.notes if "rank0 ended without a final record" in note]
+    assert "steps of the last 0.1 s or so may be missing" in note
+
+
+@pytest.mark.parametrize(
+    ("stderr", "said"),
+    [
+        ("warn at 75\nmedian 0.116 ms\n", ""),
+        ("ValueError: boom\nbye\n", ": ValueError: boom"),
+        ("fatal: no data\n", ": fatal: no data"),
+    ],
+)
+def test_a_script_that_exits_with_a_status_did_so_after_its_steps(
+    stderr: str, said: str, tmp_path: Path
+) -> None:
+    session = _session(tmp_path)
+    _log(session, "rank0", *_steps(3), {"t": "end", "at": 40 * MS, "code": None, "why": "exit"})
+    _log(session, "recorder", {"t": "end", "at": 400 * MS, "code": 3}, rank=None)
+    session.stderr.write_text(stderr)
+    report = failure_report(session, read_fold(session), session.status())
+    assert report is not None
+    assert report.verdict.sentence == f"train failed (exit 3) after 3 steps{said}"
 
 
 def test_a_run_that_finished_has_no_such_page(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Records scripts as people write them, and measures what following the advice saves.
 
-    python -m tests.predictions.followed OUT [SCRIPT…] [--seconds 7]
+    python -m tests.predictions.followed OUT [SCRIPT…] [--seconds 7] [--changes REGEX]
 
 Each script of ``scripts/`` is recorded by tuiprof into ``OUT``, then timed as it is and with each change of `CHANGES`,
 by its own clock and in a process of its own. Needs a GPU, and transformers, Lightning, torchmetrics, SciPy and JAX
@@ -10,6 +10,7 @@ for those scripts that use them. With ``SMALL=1`` in the environment they are ti
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -523,6 +524,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("scripts", nargs="*")
     parser.add_argument("--seconds", type=float, default=7)
+    parser.add_argument("--changes", default="", help="only those in whose name this is found")
     chosen = parser.parse_args()
     for name in chosen.scripts or sorted(path.stem for path in SCRIPTS.glob("*.py")):
         run = (sys.executable, str(SCRIPTS / f"{name}.py"), "--seconds", str(chosen.seconds + 5))
@@ -538,7 +540,7 @@ def main() -> None:
             name,
         )
         subprocess.run([*record, "--", *run], stdout=subprocess.DEVNULL, check=True)
-        for change in ("", *CHANGES.get(name, {})):
+        for change in ("", *(one for one in CHANGES.get(name, {}) if re.search(chosen.changes, one))):
             with tempfile.TemporaryDirectory() as folder:
                 script = Path(folder, f"{name}.py")
                 script.write_text(changed(name, change))
@@ -546,7 +548,7 @@ def main() -> None:
                 timed = [sys.executable, script, "--seconds", str(chosen.seconds)]
                 done = subprocess.run(timed, cwd=folder, capture_output=True, text=True)
             said = [line for line in done.stdout.splitlines() if "median step" in line]
-            print(f"{name}, {change or 'as it is'}: {said[-1] if said else done.stderr[-400:]}", flush=True)
+            print(f"{name}, {change or 'as it is'}: {said[-1] if said else done.stderr[-1500:]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ import pytest
 from probe_runs import Run
 from test_probe_frameworks import python_with_jax
 
-from tuiprof.probe.frameworks.jax_reads import is_always_run
-from tuiprof.probe.sampler import loops_of
+from tuiprof.probe.sampler import is_always_run, loops_of
 from tuiprof.session import log as records
 
 
@@ -123,7 +122,15 @@ before_monitoring = pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.
 
 
 @before_monitoring
-@pytest.mark.parametrize("read", ["losses.append(float(loss))", "loss.block_until_ready()"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        "losses.append(float(loss))",
+        "loss.block_until_ready()",
+        "jax.block_until_ready(loss)",
+        "losses.append(jax.device_get(loss))",
+    ],
+)
 def test_a_loop_that_reads_a_value_in_each_iteration(read: str, run_forked: Callable[..., Run]) -> None:
     script = LOOP.replace("READ", read).replace("LIMIT", "60")
     requests = [{"id": "a", "steps": 3, "at": 5}]

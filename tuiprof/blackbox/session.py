@@ -124,6 +124,12 @@ _LINES: Final = 15
 _FULL: Final = 0.9
 #: ``ValueError: text``, ``torch.OutOfMemoryError: text``: the line of a traceback that names the exception.
 _ERROR: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning|Failure)\b")
+#: What another line says that may be why a script ended, such as ``srun: error: node1: task 0: Terminated``.
+_SAYS_ERROR: Final = re.compile(
+    r"\b(errors?|exception|fatal|fail(ed|ure)|abort(ed|ing)|killed|terminated|panic|segmentation|out of memory"
+    r"|cannot|can't|could not|no such|not found|unable|denied|invalid|refused)\b",
+    re.IGNORECASE,
+)
 
 
 def failure_report(session: Session, fold: Fold, status: Status) -> Report | None:
@@ -153,7 +159,7 @@ def _sentence(session: Session, fold: Fold, status: Status, first: WriterState |
     words = f"{session.title} {status}"
     shown = first or fold.lead
     if shown is not None and shown.steps.last_n is not None:
-        words += f" in step {shown.steps.last_n + 1}"
+        words += f" {_when(shown, raised=first is not None)}"
     if first is not None and first.end is not None:
         words = f"{words}: {first.name}: " if len(fold.ranks) > 1 else f"{words}: "
         return words + first.end.why + _where(fold, first)
@@ -161,6 +167,14 @@ def _sentence(session: Session, fold: Fold, status: Status, first: WriterState |
     if status.signal is not None:
         return f"{words}: ended by a signal ({signal_name(status.signal)})" + (f"; {said}" if said else "")
     return f"{words}: {said}" if said else words
+
+
+def _when(shown: WriterState, raised: bool) -> str:
+    """Return in or after which step a process ended; ``raised``: by an exception, which the running step had."""
+    count = (shown.steps.last_n or 0) + 1
+    if shown.end is None:
+        return f"in step {count} or later"  # the last steps may not have been written
+    return f"in step {count}" if raised else f"after {count} step{'' if count == 1 else 's'}"
 
 
 def _where(fold: Fold, first: WriterState) -> str:
@@ -173,9 +187,12 @@ def _where(fold: Fold, first: WriterState) -> str:
 
 
 def _last_error(session: Session) -> str:
-    """Return the last line of standard error that names an exception, else the last line."""
+    """Return the last line of standard error that names an exception, else the last one if it tells of an error."""
     lines = [line for line in last_lines(session.stderr, _LINES) if line.strip()]
-    return next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1] if lines else "").strip()
+    for says, among in ((_ERROR.match, lines[::-1]), (_SAYS_ERROR.search, lines[-1:])):
+        if found := next(filter(says, among), ""):
+            return found.strip()
+    return ""
 
 
 def _stack(fold: Fold, first: WriterState | None) -> Table | None:
@@ -250,7 +267,10 @@ def _notes(fold: Fold, status: Status, first: WriterState | None) -> list[str]:
             said.append(f"{rank.name} failed {later} later: {rank.end.why}")
     silent = [rank.name for rank in fold.ranks if rank.end is None]
     if silent and status.over:
-        said.append(f"{', '.join(silent[:8])} ended without a final record, as with a signal or os._exit()")
+        said.append(
+            f"{', '.join(silent[:8])} ended without a final record, as with a signal or os._exit(): steps of the last "
+            "0.1 s or so may be missing"
+        )
     said += fold.shortfalls(status.over)
     stall = fold.newest_stacks
     if stall is not None and stall.cause:

@@ -431,6 +431,31 @@ def same_loop(one: Loop, other: Loop) -> bool:
     return one.code is other.code and one.head == other.head
 
 
+def in_each_iteration(sites: list[Site]) -> bool:
+    """Whether each iteration of the innermost loop around a call makes it, by the code that has the loop."""
+    for code, at, _ in reversed(sites):
+        if around := _loops_around(code, at):
+            return is_always_run(around[-1], at)
+    return True
+
+
+def is_always_run(loop: Loop, at: int) -> bool:
+    """Whether each iteration of a loop that ends or goes on runs the instruction at an offset once."""
+    if not loop.head <= at <= loop.end:
+        return False
+    if any(loop.head < inner.head <= at <= inner.end for inner in loops_of(loop.code)):
+        return False
+    for instruction in dis.get_instructions(loop.code):
+        to = target_of(instruction)
+        if (
+            to is not None
+            and loop.head <= instruction.offset < at
+            and (at < to <= loop.end or to == loop.head)
+        ):
+            return False
+    return True
+
+
 def _loops(sites: list[Site]) -> list[Loop]:
     """Return the loops around a call, outermost first."""
     return [loop for code, at, _ in sites for loop in _loops_around(code, at)]

@@ -308,3 +308,11 @@ def test_the_device_time_of_a_step_that_was_found_to_end_later_is_not_recorded()
     assert steps.device.drop_pending.call_count == 1
     steps.assembly.take(steps.marks)
     assert [step[1] for step in steps.assembly.steps] == [6, 16, 26, 36, 46, 56]
+
+
+@pytest.mark.parametrize("condition", ["if i % 3 == 0: ", ""])
+def test_steps_of_several_iterations_are_said_to_be(condition: str, run: Callable[..., Run]) -> None:
+    done = run(f"{SCRIPT}\nfor i in range(12):\n    for _ in range(2): d(i)\n    {condition}g(i)")
+    assert done.code == 0, done.err
+    said = [note.text for note in done.of(records.Note) if "does not step in every iteration" in note.text]
+    assert len(said) == (1 if condition else 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.kernel_launches import BOUND_SHARE, LAUNCHING_OPERATORS, OUTSIDE, PARTLY_BOUND_SHARE
 from tuiprof.analyses.shared.replay import launched_faster, replayed
@@ -13,6 +15,11 @@ from tuiprof.whatif import EditRange
 
 #: Share of the host's operator time that remains when a graph is launched instead: likely, least, most helpful.
 _KEEP: Final = (0.1, 0.4, 0.03)
+_COPIES: Final = r"HtoD|HostToDevice"
+#: Smaller copies than this are no batches, bytes.
+_BATCH_BYTES: Final = 4096
+#: Optimizers of torch.optim whose state stays on the host unless they are capturable.
+_CAPTURABLE: Final = ("Adadelta", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -29,7 +36,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "larger batches, one jax.jit around the whole step, or jax.lax.scan over several steps"
         if evidence.is_jax
         else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, or fewer and '
-        f"larger kernels{_before_graphs(round(syncs or 0))}",
+        f"larger kernels{_before_graphs(trace, round(syncs or 0))}",
         "medium",
         "host time in and between operators, minus what other findings save",
         *EditRange(*(launched_faster(trace, part) for part in _KEEP)),
@@ -39,11 +46,38 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _before_graphs(syncs: int) -> str:
+def _before_graphs(trace: Trace, syncs: int) -> str:
     """Return what prevents a whole step from becoming one CUDA graph."""
-    if not syncs:
-        return ""
-    return f"; remove the step's {syncs} sync{'s' if syncs > 1 else ''} first: a graph cannot wait for the device"
+    first = []
+    if syncs:
+        first.append(
+            f"remove the step's {syncs} sync{'s' if syncs > 1 else ''} first: a graph cannot wait for the device"
+        )
+    if _batches_differ(trace):
+        first.append(
+            "pad batches to one size, or a few: their sizes differ, and the shapes of a graph cannot"
+        )
+    if optimizers := _not_capturable_by_default(trace):
+        first.append(f"create {optimizers} with capturable=True if the graph includes its step")
+    return "".join(f"; {one}" for one in first)
+
+
+def _batches_differ(trace: Trace) -> bool:
+    """Return whether the largest copy to the device is of another size in most steps."""
+    copies = trace.device_work[trace.named(_COPIES, trace.device_work)]
+    step_of, sizes = trace.steps.step_of[copies], trace.ints("bytes", copies)
+    batches = (step_of >= 0) & (sizes >= _BATCH_BYTES)
+    largest = np.zeros(len(trace.steps), dtype=np.int64)
+    np.maximum.at(largest, step_of[batches], sizes[batches])
+    largest = largest[largest > 0]
+    return len(largest) >= 3 and 2 * len(np.unique(largest)) > len(largest) + 1
+
+
+def _not_capturable_by_default(trace: Trace) -> str:
+    """Return the classes of optimizers that a graph requires to be capturable; empty = none is known."""
+    steps = trace.host_events(r"^Optimizer\.step#")
+    names = {trace.name(row).partition("#")[2].removesuffix(".step") for row in steps.tolist()}
+    return " and ".join(sorted(names.intersection(_CAPTURABLE)))
 
 
 RULE = AdviceRule("launch-bound", find, needs=("kernel_launches", "sync_events"), shown_by="kernel_launches")

@@ -16,6 +16,10 @@ from tuiprof.model.intervals import Ints
 
 #: PyTorch's kernels for operators with strides or broadcasting: threads of a block, and elements of a thread.
 ELEMENTWISE: Final = r"\belementwise_kernel<(\d+), (\d+)"
+#: Those that convert types or are not aligned, whose threads have 4 elements, and those for whole vectors: 4 elements
+#: of a thread, since PyTorch 2.7 mostly 8.
+_UNROLLED: Final = r"\bunrolled_elementwise_kernel<"
+_VECTORIZED: Final = r"\bvectorized_elementwise_kernel<"
 #: Its reductions.
 REDUCTION: Final = r"\breduce_kernel<"
 #: Threads that reduce one row, in blocks for rows that lie in memory one after the other; shorter rows have fewer.
@@ -65,6 +69,23 @@ def grid_widths(trace: Trace, rows: Ints) -> Ints:
     """Return the thread blocks of each kernel in the first dimension of its grid; 0 = unknown."""
     shapes = launch_shapes(trace, rows)
     return np.array([shapes[row].grid[0] if row in shapes else 0 for row in rows.tolist()], dtype=np.int64)
+
+
+def elements(trace: Trace, rows: Ints) -> dict[int, tuple[int, int]]:
+    """Return how many elements PyTorch's elementwise kernels write, at least and at most, by row.
+
+    The last thread block counts as full. Other kernels, and those whose shape is unknown, are left out.
+    """
+    found = {}
+    for row, shape in launch_shapes(trace, rows).items():
+        name, blocks, threads = trace.name(row), math.prod(shape.grid), math.prod(shape.block)
+        if sizes := re.search(ELEMENTWISE, name):
+            found[row] = (blocks * int(sizes[1]) * int(sizes[2]),) * 2
+        elif shape.block and re.search(_UNROLLED, name):
+            found[row] = (blocks * threads * 4,) * 2
+        elif shape.block and re.search(_VECTORIZED, name):
+            found[row] = (blocks * threads * 4, blocks * threads * 8)
+    return found
 
 
 def row_length(trace: Trace, reduction: int, elementwise: int) -> int:

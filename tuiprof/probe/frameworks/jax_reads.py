@@ -1,21 +1,21 @@
 """JAX before Python 3.12: the iterations of a loop, by an array that each of them reads.
 
 Nothing calls back at the jumps of a loop there (see :mod:`..steps.loop_steps`). But the methods that read an array of
-JAX, or wait for it, are Python functions: ``float(loss)`` and ``loss.block_until_ready()`` call one. If the loop itself
+JAX, or wait for it, are Python functions: ``float(loss)`` and ``loss.block_until_ready()`` call one. So are
+``jax.block_until_ready`` and ``jax.device_get``. If the loop itself
 makes such a call, where no iteration can pass it by, it ends a step.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import sys
 import threading
 from typing import Any, Callable
 
 from ..isolation import OWN_FILES, leave_out, own_errors_dropped
-from ..sampler import Loop, loops_of, target_of
+from ..sampler import Loop, is_always_run
 
 _READS = (
     "__float__",
@@ -27,6 +27,8 @@ _READS = (
     "tolist",
     "block_until_ready",
 )
+#: Functions of ``jax`` that read the arrays given to them, or wait for them.
+_FUNCTIONS = ("block_until_ready", "device_get")
 
 
 class JaxReads:
@@ -42,18 +44,21 @@ class JaxReads:
         positions = getattr(loop.code, "co_positions", None)
         self._places: list[Any] = list(positions()) if positions is not None else []
         self._ending = False
-        self._replaced: dict[str, Any] = {}
+        self._replaced: list[tuple[Any, str, Any, Any]] = []  # of what, name, before, and by what
         self._array: Any = getattr(sys.modules.get("jax._src.array"), "ArrayImpl", None)
-        for name in _READS:
-            original = vars(self._array).get(name) if self._array is not None else None
-            if callable(original):
-                self._replaced[name] = original
-                setattr(self._array, name, self._noticed(original))
+        for of, names in ((self._array, _READS), (sys.modules.get("jax"), _FUNCTIONS)):
+            for name in names:
+                original = vars(of).get(name) if of is not None else None
+                if callable(original):
+                    noticed = self._noticed(original)
+                    self._replaced.append((of, name, original, noticed))
+                    setattr(of, name, noticed)
 
     def stop(self) -> None:
-        """Restore the methods."""
-        for name, original in self._replaced.items():
-            setattr(self._array, name, original)
+        """Restore the methods and functions, unless something else has replaced them since."""
+        for of, name, original, noticed in self._replaced:
+            if vars(of).get(name) is noticed:
+                setattr(of, name, original)
         self._replaced.clear()
 
     def _noticed(self, original: Any) -> Any:
@@ -88,20 +93,3 @@ class JaxReads:
                 self._ended()
             finally:
                 self._ending = False
-
-
-def is_always_run(loop: Loop, at: int) -> bool:
-    """Whether each iteration of a loop that ends or goes on runs the instruction at an offset once."""
-    if not loop.head <= at <= loop.end:
-        return False
-    if any(loop.head < inner.head <= at <= inner.end for inner in loops_of(loop.code)):
-        return False
-    for instruction in dis.get_instructions(loop.code):
-        to = target_of(instruction)
-        if (
-            to is not None
-            and loop.head <= instruction.offset < at
-            and (at < to <= loop.end or to == loop.head)
-        ):
-            return False
-    return True

@@ -20,6 +20,7 @@ from ..sampler import (
     ELSEWHERE,
     TOGETHER,
     Site,
+    in_each_iteration,
     in_one_loop,
     is_above,
     relation,
@@ -210,6 +211,12 @@ class Optimizers:
         self._parts[id(optimizer)] = part
         if how == AROUND and n <= _MAX_PARTS:
             self.counting_anew = True
+            if not in_each_iteration(sites):
+                self._warn(
+                    f"the optimizer at {at} does not step in every iteration of its loop, and a step lasts from one of "
+                    "its steps to the next. To count iterations, name a line that each of them runs once: --step-at "
+                    "FILE:LINE"
+                )
             return True
         if how == AROUND:
             self._warn(
