@@ -88,19 +88,18 @@ def test_training_takes_the_place_of_a_loop_of_the_setup(training: str, run: Cal
     assert not [note.text for note in done.of(records.Note) if note.level == "bad"]
 
 
-#: An evaluation after each epoch, and a longer one after the last.
+#: An evaluation after each epoch, which takes twice as long.
 WITH_EVALUATION = """
 done = 0
 def evaluate(seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end: time.sleep(0.01)
-for EPOCH in range(3):
+for EPOCH in range(2):
     for batch in range(60):
         w = update(w)
         time.sleep(0.05)
         done += 1
-    evaluate(4.0)
-evaluate(6.0)
+    evaluate(8.0)
 print(done)
 """
 
