@@ -2812,6 +2812,40 @@ def test_batches_made_where_no_core_is_idle_have_to_become_cheaper() -> None:
 
 
 @pytest.mark.parametrize(
+    ("making_us", "cores", "idle", "workers", "left"),
+    [
+        # One worker made such a step a quarter longer, two made it a fifth shorter.
+        (5_400, 2, 1.0, 0, 1),
+        (400, 8, 7.0, 0, 1),  # sending such a batch takes longer than making it
+        (50_000, 2, 1.0, 2, 0.577),  # while training waits, its core is free
+        (50_000, 8, 7.0, 6, 0.174),  # a seventh would hardly help
+        (50_000, 2, 0.0, 0, 1),
+    ],
+)
+def test_workers_on_a_cpu_have_to_send_their_batches_and_share_the_cores(
+    making_us: int, cores: int, idle: float, workers: int, left: float
+) -> None:
+    made = Made()
+    step_us = making_us + 600
+    for number in range(4):
+        at = number * step_us
+        made.step(number, at, at + step_us)
+        name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+        made.add("annotation", name, at + 10, at + 10 + making_us)
+        made.op("aten::addmm", at + making_us + 20, at + step_us - 10)
+    trace = with_lines(made.trace(), usable_cores=cores, busy_cores=cores - idle, idle_cores=idle)
+    row = found(trace, "loader-workers")
+    if workers:
+        assert f"num_workers={workers}," in row["instead"]
+        assert row["wins_ns"] == pytest.approx((1 - left) * making_us * 1_000, rel=0.03)
+    else:
+        assert row["instead"].startswith("cheaper decoding")
+        assert "num_workers=" not in row["instead"]
+        assert row["wins_low_ns"] == 0
+        assert "workers would" in row["because"]
+
+
+@pytest.mark.parametrize(
     ("idle", "left_us", "said"),
     # 10 ms a batch of which 9 are waited for: one worker made it, eight take an eighth, two half, and none are left.
     [(15.0, 900, "more workers"), (1.0, 4_000, "more workers"), (0.0, 900, "no core is idle")],
