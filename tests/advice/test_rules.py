@@ -1848,25 +1848,28 @@ def test_files_of_jax_are_not_the_users_function(framework: str, function: str) 
 
 
 @pytest.mark.parametrize(
-    ("busy", "idle", "usable", "op_us", "threads"),
+    ("busy", "idle", "usable", "op_us", "threads", "now"),
     [
-        (1.0, 3.2, 4, 900, 4),
-        (1.0, 7.0, 2, 900, 2),  # it may not use the others
-        (1.0, 0.3, 4, 900, None),  # somebody else does
-        (3.6, 0.9, 4, 900, None),  # it has its threads
-        (1.0, 3.0, 1, 900, None),
-        (1.0, 3.0, 4, 90, None),  # operators too short to be shared
+        (1.0, 3.2, 4, 900, 4, None),
+        (1.0, 3.2, 4, 900, 4, 1),
+        (1.0, 3.2, 4, 900, None, 4),  # they may use them, but do not
+        (1.0, 7.0, 2, 900, 2, None),  # it may not use the others
+        (1.0, 0.3, 4, 900, None, None),  # somebody else does
+        (3.6, 0.9, 4, 900, None, None),  # it has its threads
+        (1.0, 3.0, 1, 900, None, None),
+        (1.0, 3.0, 4, 90, None, None),  # operators too short to be shared
     ],
 )
 def test_operators_on_one_core_of_several(
-    busy: float, idle: float, usable: int, op_us: float, threads: int | None
+    busy: float, idle: float, usable: int, op_us: float, threads: int | None, now: int | None
 ) -> None:
     made = Made()
     for number in range(4):
         at = number * 1000
         made.step(number, at, at + 1000).op("aten::addmm", at + 10, at + 10 + op_us)
     trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, usable_cores=usable, busy_cores=busy, idle_cores=idle)
+    known = {"usable_cores": usable, "busy_cores": busy, "idle_cores": idle, "threads": now}
+    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, **known)
     row = finding(trace, "cpu-threads")
     assert (row is not None) == (threads is not None)
     if row is not None and threads is not None:

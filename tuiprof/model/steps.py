@@ -419,6 +419,9 @@ class Uncaptured:
     later_ns: tuple[int, ...] = ()
     #: What the profiler added to each phase of a step, ns; ``""`` is the rest of it; empty = not known.
     slowed_ns: Mapping[str, float] = field(default_factory=dict)
+    threads: int | None = (
+        None  # threads that an operator may use on a CPU, in the capture; None = not recorded
+    )
 
     def outliers_ns(self, at_most_ns: float) -> float:
         """Return what steps that stand out take longer than the median, averaged over all; 0 if it is only one.
