@@ -1848,25 +1848,28 @@ def test_files_of_jax_are_not_the_users_function(framework: str, function: str) 
 
 
 @pytest.mark.parametrize(
-    ("busy", "idle", "usable", "op_us", "threads"),
+    ("busy", "idle", "usable", "op_us", "threads", "now"),
     [
-        (1.0, 3.2, 4, 900, 4),
-        (1.0, 7.0, 2, 900, 2),  # it may not use the others
-        (1.0, 0.3, 4, 900, None),  # somebody else does
-        (3.6, 0.9, 4, 900, None),  # it has its threads
-        (1.0, 3.0, 1, 900, None),
-        (1.0, 3.0, 4, 90, None),  # operators too short to be shared
+        (1.0, 3.2, 4, 900, 4, None),
+        (1.0, 3.2, 4, 900, 4, 1),
+        (1.0, 3.2, 4, 900, None, 4),  # they may use them, but do not
+        (1.0, 7.0, 2, 900, 2, None),  # it may not use the others
+        (1.0, 0.3, 4, 900, None, None),  # somebody else does
+        (3.6, 0.9, 4, 900, None, None),  # it has its threads
+        (1.0, 3.0, 1, 900, None, None),
+        (1.0, 3.0, 4, 90, None, None),  # operators too short to be shared
     ],
 )
 def test_operators_on_one_core_of_several(
-    busy: float, idle: float, usable: int, op_us: float, threads: int | None
+    busy: float, idle: float, usable: int, op_us: float, threads: int | None, now: int | None
 ) -> None:
     made = Made()
     for number in range(4):
         at = number * 1000
         made.step(number, at, at + 1000).op("aten::addmm", at + 10, at + 10 + op_us)
     trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, usable_cores=usable, busy_cores=busy, idle_cores=idle)
+    known = {"usable_cores": usable, "busy_cores": busy, "idle_cores": idle, "threads": now}
+    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, **known)
     row = finding(trace, "cpu-threads")
     assert (row is not None) == (threads is not None)
     if row is not None and threads is not None:
@@ -2809,6 +2812,40 @@ def test_batches_made_where_no_core_is_idle_have_to_become_cheaper() -> None:
     assert row["wins_ns"] == pytest.approx(0.9 * 600_000, rel=0.03)
     assert row["wins_low_ns"] == 0
     assert "cheaper decoding" in row["instead"]
+
+
+@pytest.mark.parametrize(
+    ("making_us", "cores", "idle", "workers", "left"),
+    [
+        # One worker made such a step a quarter longer, two made it a fifth shorter.
+        (5_400, 2, 1.0, 0, 1),
+        (400, 8, 7.0, 0, 1),  # sending such a batch takes longer than making it
+        (50_000, 2, 1.0, 2, 0.577),  # while training waits, its core is free
+        (50_000, 8, 7.0, 6, 0.174),  # a seventh would hardly help
+        (50_000, 2, 0.0, 0, 1),
+    ],
+)
+def test_workers_on_a_cpu_have_to_send_their_batches_and_share_the_cores(
+    making_us: int, cores: int, idle: float, workers: int, left: float
+) -> None:
+    made = Made()
+    step_us = making_us + 600
+    for number in range(4):
+        at = number * step_us
+        made.step(number, at, at + step_us)
+        name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+        made.add("annotation", name, at + 10, at + 10 + making_us)
+        made.op("aten::addmm", at + making_us + 20, at + step_us - 10)
+    trace = with_lines(made.trace(), usable_cores=cores, busy_cores=cores - idle, idle_cores=idle)
+    row = found(trace, "loader-workers")
+    if workers:
+        assert f"num_workers={workers}," in row["instead"]
+        assert row["wins_ns"] == pytest.approx((1 - left) * making_us * 1_000, rel=0.03)
+    else:
+        assert row["instead"].startswith("cheaper decoding")
+        assert "num_workers=" not in row["instead"]
+        assert row["wins_low_ns"] == 0
+        assert "workers would" in row["because"]
 
 
 @pytest.mark.parametrize(

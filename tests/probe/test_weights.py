@@ -64,6 +64,14 @@ def test_types_and_layouts_are_recorded_in_a_capture(
     assert found.weights == model.Weights({kind: sum(SIZES)}, 4, 1, first, last)
 
 
+def test_the_threads_of_operators_are_recorded_in_a_capture(run_forked: Callable[..., Run]) -> None:
+    done = run_forked(TRAINING + "torch.set_num_threads(3)" + STEPS, requests=[CAPTURE])
+    assert [record.n for record in done.of(records.Threads)] == [3]
+    found = open_trace(done.session / done.captures("a")[-1].path).uncaptured
+    assert found is not None
+    assert found.threads == 3
+
+
 def test_nothing_is_looked_at_without_a_capture(run_forked: Callable[..., Run]) -> None:
     done = run_forked(TRAINING + STEPS)
     assert done.of(records.Step)

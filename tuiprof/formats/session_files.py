@@ -178,6 +178,12 @@ class _Weights(msgspec.Struct):
     last: _Count
 
 
+class _Threads(msgspec.Struct):
+    """The threads that an operator may use on a CPU."""
+
+    n: _Whole
+
+
 class _Usage(msgspec.Struct):
     """What the process has used so far."""
 
@@ -273,6 +279,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         later,
         _slowed(chosen, steps.in_capture),
         fetch_ns,
+        steps.threads,
     )
 
 
@@ -367,6 +374,7 @@ class _Steps:
     device: deque[_Line] = field(default_factory=_NEWEST)  # what the device took
     padding: _Padding | None = None  # the last of the first steps, as it is not written later
     weights: _Weights | None = None  # of the first capture
+    threads: int | None = None  # likewise
     usage: deque[_Usage] = field(default_factory=partial(deque, maxlen=_MAX_STEPS))  # newest last
 
 
@@ -385,6 +393,10 @@ def _read_steps(log: Path) -> _Steps:
             if line.startswith(b'{"t": "weights"'):
                 with suppress(*UNDECODABLE):
                     found.weights = msgspec.json.decode(line, type=_Weights)
+                continue
+            if line.startswith(b'{"t": "threads"'):
+                with suppress(*UNDECODABLE):
+                    found.threads = msgspec.json.decode(line, type=_Threads).n or None
                 continue
             if line.startswith(b'{"t": "usage"'):
                 with suppress(*UNDECODABLE):

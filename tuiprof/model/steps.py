@@ -422,6 +422,9 @@ class Uncaptured:
     #: How long a step waits for its batch, ns, averaged over steps, as several workers deliver several batches at once;
     #: None = not known.
     fetch_ns: float | None = None
+    threads: int | None = (
+        None  # threads that an operator may use on a CPU, in the capture; None = not recorded
+    )
 
     def outliers_ns(self, at_most_ns: float) -> float:
         """Return what steps that stand out take longer than the median, averaged over all; 0 if it is only one.

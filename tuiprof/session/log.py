@@ -139,6 +139,13 @@ class Weights(msgspec.Struct, tag="weights", tag_field="t", gc=False):
     last: Whole  # number of kernels in channels-last, likewise
 
 
+class Threads(msgspec.Struct, tag="threads", tag_field="t", gc=False):
+    """How many threads the operators of the training thread may use on a CPU, as a capture is prepared."""
+
+    at: Whole
+    n: Whole
+
+
 class Usage(msgspec.Struct, tag="usage", tag_field="t", gc=False):
     """What the process has used so far."""
 
@@ -305,6 +312,7 @@ Record = (
     | WorkersStarted
     | BatchPadding
     | Weights
+    | Threads
     | Usage
     | DeviceStep
     | Memory

@@ -44,6 +44,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     threads = min(1 + round(seen.idle_cores), usable)
     if threads < 2:  # the process may not use more
         return
+    if (
+        seen.threads is not None and seen.threads >= threads
+    ):  # its operators use one core although they may use more
+        return
     longest = trace.longest(rows)
     yield Finding(
         f"{format_rough_share(share)} of the time is spent in operators that could use more threads; the run keeps "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,6 +12,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import FETCH_FUNCTIONS, FETCHES, IN_PROCESS, WORKERS, fetches
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
+from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit, EditRange
 
 #: Minimum share of the step.
@@ -27,7 +29,15 @@ _READ_BYTES_PER_S: Final = 8e9
 #: to make and to transfer. The range for all batches, least and most helpful, is given by such shares too.
 _HAND_OVER: Final = 0.1
 _HAND_OVER_RANGE: Final = (0.3, 0.02)
-#: If no core is idle, batches have to become cheaper: read preprocessed, they take this share of the time.
+#: Without a device, what a worker needs in addition for a batch (likely, least and most helpful): this many ns to put
+#: it into shared memory and send it, and a share of the time to make it, as batches may be large and the cores share
+#: caches. Training fetches it in half of that share, and at least so many ns (docs/results/predictions.md).
+_SEND_NS: Final = (800_000.0, 1_900_000.0, 500_000.0)
+_SLOWER: Final = (0.1, 0.3, 0.02)
+_FETCH_ON_CPU_NS: Final = (400_000.0, 1_000_000.0, 300_000.0)
+#: There, workers come first if they save at least this share of the time that the loader takes.
+_WORTH: Final = 0.4
+#: If workers cannot win, batches have to become cheaper: read preprocessed, they take this share of the time.
 _CHEAPER: Final = (0.1, 1.0, 0.02)
 
 
@@ -56,9 +66,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     workers = _workers(trace, on_device)
     if kind == IN_PROCESS and not workers:
         because += "; training already uses all cores, so workers would only take them from it"
+    on_cpu = _on_cpu(trace, workers) if kind == IN_PROCESS and workers and not on_device else None
+    if on_cpu is not None:
+        workers = on_cpu.workers
+        because += on_cpu.because
     more = _times_more(trace)
     beside = workers if kind == IN_PROCESS else more
-    if beside:
+    if beside and on_cpu is not None:
+        edits = on_cpu.edits
+    elif beside:
         least_beside = workers if kind == IN_PROCESS else min(more, _UNKNOWN_MORE)
         edits = EditRange(
             *(
@@ -100,6 +116,66 @@ def _workers(trace: Trace, on_device: bool) -> int:
         return max(idle, 1) if on_device else max(idle, 0)
     # With a device, training needs one core to launch; without one, it computes on all of them.
     return max(min(cores - 1, _MAX_WORKERS), 1) if on_device else min(max(cores // 4, 0), _MAX_WORKERS)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnCpu:
+    """Workers beside a training that computes on a CPU."""
+
+    workers: int  # how many to suggest; 0 = cheaper batches save more
+    because: str  # added to the evidence
+    edits: EditRange
+
+
+def _on_cpu(trace: Trace, idle: int) -> _OnCpu:
+    """Choose the number of workers that share a CPU with training, which leaves some cores idle.
+
+    While training waits for a batch, its own core is free for one more worker.
+    """
+    seen = trace.uncaptured
+    if seen is None or seen.idle_cores is None or seen.busy_cores is None:
+        most, cores = idle, None
+    else:
+        cores = seen.busy_cores + seen.idle_cores
+        cores = min(cores, float(seen.usable_cores)) if seen.usable_cores else cores
+        most = min(max(idle, round(cores)), _MAX_WORKERS)
+    left = [_left_on_cpu(trace, workers, cores) for workers in range(1, most + 1)]
+    best = int(np.argmin([likely for likely, _, _ in left]))
+    # One more worker has to save a twentieth of the loader's time.
+    workers = next(count for count, one in enumerate(left, 1) if one[0] <= left[best][0] + 0.05)
+    parts = left[workers - 1]
+    edits = EditRange(*(Edit.of_host(trace, fetches(trace), part) for part in parts))
+    if parts[0] <= 1 - _WORTH:
+        return _OnCpu(workers, "", edits)
+    if parts[0] < 0.95:
+        because = (
+            f"; workers would share the cores with training and have to send their batches, so {workers} of them "
+            f"would save only about {format_rough_share(1 - parts[0])} of that time"
+        )
+    else:
+        because = "; workers would share the cores with training and have to send their batches, which saves nothing"
+    return _OnCpu(0, because, edits)
+
+
+def _left_on_cpu(trace: Trace, workers: int, cores: float | None) -> tuple[float, ...]:
+    """Return the share of the loader's time that remains with workers on a CPU: likely, least and most helpful."""
+    rows = fetches(trace)
+    lengths = trace.lengths(rows)
+    making = max(float(lengths.mean()), 1.0)
+    low, high = trace.span
+    rest = (high - low - float(lengths.sum())) / max(len(rows), 1)
+    seen = trace.uncaptured
+    busy = seen.busy_cores if seen is not None and seen.busy_cores is not None else 1.0
+    # Training may compute on several cores, the loader uses one.
+    computing = max(busy * (making + rest) - making, rest)
+    found = []
+    for send, slower, least in zip(_SEND_NS, _SLOWER, _FETCH_ON_CPU_NS, strict=True):
+        made = making * (1 + slower) + send
+        fetched = max(least, slower / 2 * making)
+        shared = (made + fetched + computing) / cores if cores else 0.0
+        step = max(rest + fetched, made / workers, shared)
+        found.append(min((step - rest) / making, 1.0))
+    return tuple(found)
 
 
 def _times_more(trace: Trace) -> float:
@@ -164,7 +240,7 @@ def _instead(kind: str, on_device: bool, workers: int, more: float) -> str:
         if not on_device and not workers:
             return (
                 "cheaper decoding and augmentation, or preprocess once and read from disk; workers "
-                "need idle cores"
+                "need idle cores, and batches that take far longer to make than to send"
             )
         return (
             f"DataLoader(num_workers={workers}, pin_memory=True, persistent_workers=True)"

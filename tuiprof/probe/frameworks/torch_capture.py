@@ -39,6 +39,7 @@ from ..capture import (
     profile_function_kept,
     profiles_calls,
 )
+from ..events import RECORD
 from ..isolation import OwnFile, own_errors_dropped, pieces
 from ..requests import Request
 from ..runtime import Runtime
@@ -333,6 +334,8 @@ class TorchProfiler:
         """Start up, one step ahead."""
         self._refuse_if_taken()
         self._weights.look()
+        threads = {"t": "threads", "at": time.monotonic_ns(), "n": self._torch.get_num_threads()}
+        self._steps.out.append((RECORD, threads))
         with self._profilers.coming_back():
             self._call("prepare_trace")
         self._prepared = True
