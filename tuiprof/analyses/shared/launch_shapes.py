@@ -17,7 +17,7 @@ from tuiprof.model.intervals import Ints
 #: PyTorch's kernels for operators with strides or broadcasting: threads of a block, and elements of a thread.
 ELEMENTWISE: Final = r"\belementwise_kernel<(\d+), (\d+)"
 #: Those that convert types or are not aligned, whose threads have 4 elements, and those for whole vectors: 4 elements
-#: of a thread, since PyTorch 2.7 mostly 8.
+#: of a thread, in PyTorch 2.11 mostly 8.
 _UNROLLED: Final = r"\bunrolled_elementwise_kernel<"
 _VECTORIZED: Final = r"\bvectorized_elementwise_kernel<"
 #: Its reductions.
