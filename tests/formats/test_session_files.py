@@ -63,6 +63,21 @@ def test_page_faults_are_those_before_the_capture(
         assert found.page_faults.system_share == pytest.approx(share)
 
 
+def test_how_long_the_stepping_thread_was_on_a_core_is_known_before_the_capture(tmp_path: Path) -> None:
+    trace = session(tmp_path, [])
+    log = tmp_path / "log" / "rank0.jsonl"
+    steps = [{"t": "step", "n": n, "at": 1_000 * n, "dur": 1_000, "cap": n in (30, 31)} for n in range(1, 40)]
+    used = {"t": "usage", "faults": 0, "user_ns": 0, "system_ns": 0}
+    lines = [
+        *steps,
+        *(used | {"at": at, "thread_ns": at // 4 if at < 30_000 else at} for at in (5_000, 20_000, 35_000)),
+    ]
+    log.write_text("".join(json.dumps(line) + "\n" for line in sorted(lines, key=lambda line: line["at"])))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.thread_share == pytest.approx(0.25)
+
+
 def test_what_the_profiler_added_to_each_phase_is_read_from_whole_captured_steps(tmp_path: Path) -> None:
     trace = session(tmp_path, [])
     found = read_uncaptured(trace)

@@ -419,9 +419,10 @@ class Uncaptured:
     later_ns: tuple[int, ...] = ()
     #: What the profiler added to each phase of a step, ns; ``""`` is the rest of it; empty = not known.
     slowed_ns: Mapping[str, float] = field(default_factory=dict)
-    threads: int | None = (
-        None  # threads that an operator may use on a CPU, in the capture; None = not recorded
-    )
+    #: How many threads an operator may use on a CPU, in the capture; None = not recorded.
+    threads: int | None = None
+    #: Share of the time that the thread which makes the steps was on a core; None = not recorded.
+    thread_share: float | None = None
 
     def outliers_ns(self, at_most_ns: float) -> float:
         """Return what steps that stand out take longer than the median, averaged over all; 0 if it is only one.
