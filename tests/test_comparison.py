@@ -85,6 +85,12 @@ def test_two_files_are_compared_by_their_traces() -> None:
             assert column.text(change)[0] == ("+" if change > 0 else "−" if change < 0 else "0")
 
 
+def test_a_session_compared_with_itself_is_said_to_be(tmp_path: Path) -> None:
+    recorded(tmp_path, "slow", 1_000_000, trace=NAIVE)
+    report = compare_targets("toy:slow", "toy:slow", root=tmp_path)
+    assert report.fact("sure") == "no: both are the same session"
+
+
 def test_two_sessions_are_compared_by_their_unprofiled_steps(tmp_path: Path) -> None:
     recorded(tmp_path, "slow", 1_000_000, trace=NAIVE)
     recorded(tmp_path, "fast", 800_000, trace=FIXED)

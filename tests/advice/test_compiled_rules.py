@@ -34,6 +34,17 @@ def test_a_product_in_a_scan_saves_what_the_fix_saved() -> None:
     assert row["wins_low_ns"] < 7.37e6 < row["wins_high_ns"]
 
 
+def test_a_scan_with_products_of_its_state_is_unrolled_after_that() -> None:
+    found = findings(open_trace(XLA / "gru-h200.xplane.pb.gz"))
+    row = found["sequential-scan"]
+    assert row["where"] == "gru, …/tests/predictions/set20_other_trades.py:737"
+    assert "15 kernels" in row["what"]
+    assert "unroll" in row["instead"]
+    assert "associative_scan" not in row["instead"]
+    assert row["wins_low_ns"] == 0
+    assert row["wins_ns"] < found["product-in-scan"]["wins_ns"]
+
+
 def test_one_hot_vectors_in_a_program_save_what_the_fix_saved() -> None:
     found = findings(open_trace(XLA / "word-vectors-h200.xplane.pb.gz"))
     assert list(found) == ["one-hot-product"]
@@ -123,6 +134,11 @@ def test_one_product_takes_what_its_bytes_or_its_arithmetic_take(
     assert row["wins_ns"] == pytest.approx(64 * (10_000 - seconds / 0.6 * 1e9 + 2_000), rel=0.05)
 
 
+def test_what_product_in_scan_removes_is_not_promised_twice(tmp_path: Path) -> None:
+    # Beside the state the loop launches only the slice for that product.
+    assert list(findings(scanned(tmp_path))) == ["product-in-scan"]
+
+
 def test_a_slice_that_the_loop_needs_otherwise_stays(tmp_path: Path) -> None:
     row = findings(scanned(tmp_path, right="slice"))["product-in-scan"]
     assert row["wins_ns"] == pytest.approx(64 * 10_000, rel=0.05)
@@ -141,3 +157,100 @@ def test_on_an_unknown_chip_the_least_saving_is_none(tmp_path: Path) -> None:
     row = findings(scanned(tmp_path, device="GPU"))["product-in-scan"]
     assert row["wins_low_ns"] == 0
     assert row["wins_ns"] == pytest.approx(64 * (0.6 * 10_000 + 2_000), rel=0.05)
+
+
+RECURRENCE = """
+body {{
+  state = [] parameter()
+  count = s32[] get-tuple-element(state), index=0
+  h = f32[16,512] get-tuple-element(state), index=1
+  ys = f32[256,16,512] get-tuple-element(state), index=2
+  xs = f32[256,16,512] get-tuple-element(state), index=3
+  one = s32[] constant()
+  x = f32[16,512] dynamic-slice(xs, count)
+  ax = f32[16,512] multiply({given}, x)
+  turn = f32[16,512] {turn}(ax{more})
+  keep = f32[256,16,512] dynamic-update-slice(ys, turn, count)
+  next = s32[] add(count, one)
+  result = [] tuple(next, turn, keep, xs)
+}}
+main {{
+  given = [] parameter()
+  loop = [] while(given), calls=body, site=2, config="{{'known_trip_count':{{'n':'{trips}'}}}}"
+}}
+"""
+
+
+def recurrent(
+    tmp_path: Path,
+    *,
+    given: str = "h",
+    turn: str = "add",
+    trips: int = 256,
+    length: int = 1,
+    device: str = "NVIDIA H100",
+    memory: int = 80 << 30,
+) -> Trace:
+    """Return steps of a loop that launches five kernels in each iteration; the host takes 3 µs for each launch."""
+    text = RECURRENCE.format(given=given, turn=turn, more=", x" if turn == "add" else "", trips=trips)
+    proto = made_hlo.encode("jit_f", text, LINES).replace(b"'", b'"')
+    host = xspace.Plane("/host:CPU", values={"jax_version": "0.11.2"})
+    gpu = xspace.Plane("/device:GPU:0", values={"gpu_device_name": device, "memory_size": memory})
+    thread, stream = host.line("python", 1000), gpu.line("Stream #7(Compute)", 1000)
+    at = correlation = 0
+    names = ("x", "ax", "turn", "keep", "next")
+    took = len(names) * trips * max(3, length) + 100
+    for step in range(4):
+        thread.event("train", step * took * US, (took - 1) * US, step_num=step)
+        for index in range(len(names) * trips):
+            correlation += 1
+            begin = step * took + 3 * index
+            thread.event("cuLaunchKernel", (begin + 1) * US, 2 * US, correlation_id=correlation)
+            at = max(at, begin + 5)
+            stats = {"hlo_op": names[index % len(names)], "program_id": 1, "kernel_details": "regs:1"}
+            stream.event("k", at * US, length * US, correlation_id=correlation, **stats)
+            at += length
+    path = tmp_path / "x.xplane.pb"
+    path.write_bytes(xspace.encode(host, gpu, made_hlo.plane(jit_f=proto)))
+    return open_trace(path)
+
+
+def test_a_linear_recurrence_is_computed_in_a_tree(tmp_path: Path) -> None:
+    trace = recurrent(tmp_path)
+    row = findings(trace)["sequential-scan"]
+    assert row["where"] == "cell, …/home/me/model.py:31"
+    assert row["what"].startswith(
+        "in each of 256 iterations, a scan launches 5 kernels of 1.00 µs in the median: "
+    )
+    assert "lax.associative_scan" in row["instead"]
+    assert row["sure"] == "high"
+    # Of 1 280 launches, 16 remain, and as many as take as long as moving six times the states at 60 % of bandwidth.
+    moved_us = 6 * 256 * 16 * 512 * 4 / (0.6 * 3.352e12) * 1e6
+    step_ns = 1280 * 3_000 + 100_000
+    left = (16 + moved_us) / 1280
+    assert row["wins_ns"] == pytest.approx(step_ns * (1 - left), rel=0.06)
+    # That the host launches less counts: the device works for a third of the time.
+    assert row["wins_ns"] > 1280 * 1_000 * 1.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "instead"),
+    [
+        ({"turn": "tanh"}, "unroll"),
+        ({"memory": 64 << 20}, "unroll"),  # 8 MiB of states are more than a tenth of the memory
+        ({"given": "x"}, "jax.vmap"),
+    ],
+    ids=["not linear", "too large", "apart"],
+)
+def test_other_loops_of_short_kernels_get_larger_iterations(
+    tmp_path: Path, changes: dict[str, Any], instead: str
+) -> None:
+    row = findings(recurrent(tmp_path, **changes))["sequential-scan"]
+    assert instead in row["instead"]
+    assert "associative_scan" not in row["instead"]
+    assert row["wins_ns"] > 0
+
+
+@pytest.mark.parametrize("changes", [{"trips": 8}, {"length": 20}], ids=["few iterations", "long kernels"])
+def test_loops_of_few_iterations_or_long_kernels_stay(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert "sequential-scan" not in findings(recurrent(tmp_path, **changes))

@@ -12,6 +12,7 @@ from formats.xspace import chunk
 
 from tuiprof.analyses.shared.compiled.instructions import CarriedOut, Place, source_of
 from tuiprof.analyses.shared.compiled.one_hot import one_hot_products
+from tuiprof.analyses.shared.compiled.recurrences import recurrences
 from tuiprof.analyses.shared.compiled.scans import LoopProduct, shared_products
 from tuiprof.formats.xplane.hlo import read_program
 from tuiprof.model.programs import Program
@@ -292,3 +293,99 @@ def test_events_belong_to_the_instruction_of_their_own_program() -> None:
     done = CarriedOut(np.array([3, 5, 9]), np.array([1, 0, 1]), places)
     assert [done.rows_of(one)["x"].tolist() for one in programs] == [[5], [3, 9]]
     assert done.of(np.array([9, 4, 5, 10])).tolist() == [1, -1, 0, -1]
+
+
+@pytest.mark.parametrize(
+    ("name", "forms"),
+    [
+        ("gru_hoisted", ["in turn", "in turn"]),
+        ("lstm", ["in turn", "in turn"]),
+        ("blockwise", ["in turn", "in turn"]),  # a running maximum
+        ("in_parts", ["apart", "apart"]),
+        ("mapped", ["apart", "apart"]),
+        ("one_hot", []),
+    ],
+)
+def test_how_the_iterations_of_a_loop_depend_on_each_other(name: str, forms: list[str]) -> None:
+    assert [one.form for one in recurrences(program(name))] == forms
+
+
+RECURRENCE = """
+other {{
+  value = f32[8,64] parameter(), index=0
+  turned = f32[8,64] negate(value)
+}}
+body {{
+  state = [] parameter()
+  h = f32[8,64] get-tuple-element(state), index=0
+  c = f32[8,64] get-tuple-element(state), index=1
+  ys = f32[16,8,64] get-tuple-element(state), index=2
+  xs = f32[16,8,64] get-tuple-element(state), index=3
+  n = s32[] get-tuple-element(state), index=4
+  one = s32[] constant()
+  a = f32[8,64] dynamic-slice(xs, n)
+  b = f32[8,64] exponential(a)
+  p = pred[8,64] compare(a, b)
+  ah = f32[8,64] multiply(a, h)
+  {next}
+  y = f32[16,8,64] dynamic-update-slice(ys, {y}, n)
+  count = s32[] add(n, one)
+  root = [] tuple(next, {companion}, y, xs, count)
+}}
+main {{
+  given = [] parameter()
+  loop = [] while(given), calls=body, config="{{'known_trip_count':{{'n':'16'}}}}"
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("following", "companion", "form"),
+    [
+        ("next = f32[8,64] add(ah, b)", "c", "linear"),
+        ("sum = f32[8,64] subtract(b, ah)\n  next = f32[8,64] divide(sum, a)", "c", "linear"),
+        ("next = f32[8,64] select(p, ah, b)", "c", "linear"),
+        ("minus = f32[8,64] fusion(ah), calls=other\n  next = f32[8,64] add(minus, b)", "c", "linear"),
+        (
+            "ac = f32[8,64] multiply(b, c)\n  next = f32[8,64] add(ah, ac)",
+            "ah",
+            "linear",
+        ),  # of two, as complex
+        ("next = f32[8,64] add(ah, c)", "a", "linear"),  # the companion is of the last iteration
+        ("next = f32[8,64] add(h, b)", "c", "linear"),  # a sum whose values are collected
+        ("next = f32[8,64] add(a, b)", "c", "apart"),  # the last iteration's input
+        ("next = f32[8,64] tanh(ah)", "c", "in turn"),
+        ("next = f32[8,64] multiply(ah, h)", "c", "in turn"),
+        ("next = f32[8,64] multiply(ah, c)", "ah", "in turn"),
+        ("next = f32[8,64] divide(b, ah)", "c", "in turn"),
+        ("q = pred[8,64] compare(h, b)\n  next = f32[8,64] select(q, ah, b)", "c", "in turn"),
+        ("next = f32[8,64] maximum(h, b)", "c", "in turn"),
+        ("turned = f32[8,64] reverse(ah)\n  next = f32[8,64] add(turned, b)", "c", "in turn"),
+        ("w = f32[64,64] constant()\n  next = f32[8,64] dot(h, w), sums=1x0", "c", "in turn"),
+    ],
+)
+def test_only_a_state_that_is_scaled_and_added_to_makes_a_loop_linear(
+    following: str, companion: str, form: str
+) -> None:
+    text = RECURRENCE.format(next=following, companion=companion, y="next")
+    (found,) = recurrences(read_program(made_hlo.encode("jit_f", text).replace(b"'", b'"')))
+    assert (found.form, found.trips) == (form, 16)
+
+
+@pytest.mark.parametrize(("collected", "form"), [("b", "apart"), ("next", "linear")])
+def test_a_sum_is_a_state_only_if_it_is_used_while_it_grows(collected: str, form: str) -> None:
+    text = RECURRENCE.format(next="next = f32[8,64] add(h, b)", companion="c", y=collected)
+    text = text.replace("multiply(a, h)", "multiply(a, b)")  # which would use it, too
+    (found,) = recurrences(read_program(made_hlo.encode("jit_f", text).replace(b"'", b'"')))
+    assert found.form == form
+
+
+def test_what_a_loop_launches_is_for_its_state_or_beside_it() -> None:
+    product = "w = f32[64,64] constant()\n  dot = f32[8,64] dot(h, w), sums=1x0\n  next = f32[8,64] tanh(dot)"
+    text = RECURRENCE.format(next=product, companion="c", y="ah")
+    (found,) = recurrences(read_program(made_hlo.encode("jit_f", text).replace(b"'", b'"')))
+    assert found.launched == {
+        **dict.fromkeys(("a", "b", "p", "ah", "y", "count"), "beside"),
+        "dot": "whole",
+        "next": "state",
+    }

@@ -119,6 +119,32 @@ def test_what_the_profiler_added_to_each_phase_is_read_from_whole_captured_steps
     assert found.slowed_ns == {"backward": 300, "optimizer": 10, "": 190}
 
 
+def test_steps_that_wait_in_turns_count_as_their_mean(tmp_path: Path) -> None:
+    """Two workers deliver two batches at once: each other step waits for its batch, on the host and on the device."""
+    trace = session(tmp_path, [])
+    log = tmp_path / "log" / "rank0.jsonl"
+    records: list[dict[str, Any]] = []
+    for n in range(40):
+        wait = 60_000 if n % 2 else 0
+        captured = 30 <= n < 34
+        step = {"dur": 20_000 + wait, "ph": {"data": wait, "backward": 10_000}}
+        if captured:
+            step = {"dur": 35_000, "ph": {"data": 0, "backward": 15_000}}
+        if n == 20:  # new workers
+            step = {"dur": 9_000_000, "ph": {"data": 8_980_000}}
+        records.append({"t": "step", "n": n, "cap": captured} | step)
+        records.append({"t": "dev", "n": n, "dur": 20_000 + (0 if n % 2 else 60_000)})
+    log.write_text("".join(map(_line, records)))
+    found = read_uncaptured(trace)
+    assert found is not None
+    # Of 15 steps eight wait, and the one with new workers counts as one of them.
+    assert found.fetch_ns == pytest.approx(9 * 60_000 / 15)
+    assert 48_000 < found.step_ns < 60_000, "neither the step that waits nor the other"
+    assert found.low_ns > 40_000
+    # The rest of a captured step is 10 µs longer, although it waits for nothing.
+    assert found.slowed_ns == {"backward": 5_000, "optimizer": 0, "": 10_000}
+
+
 def test_cores_are_those_of_the_run_after_its_imports(tmp_path: Path) -> None:
     imports = [{"core0_util": 1.0, "core1_util": 0.0, "core10_util": 0.0, "tree_cpu": 1.0}] * 3
     runs = [{"core0_util": 1.0, "core1_util": 0.5, "core10_util": 0.25, "tree_cpu": 1.75, "util": 0.9}] * 4

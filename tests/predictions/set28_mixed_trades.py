@@ -988,6 +988,7 @@ def _(bad: bool) -> Step:
     "the gated recurrence of each of four layers of a Griffin goes through 256 times by lax.scan, a few small kernels "
     "each",
     "lax.associative_scan",
+    "sequential-scan",
     "kernel-loop",
     "operator-loop",
     "launch-bound",

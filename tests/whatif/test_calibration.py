@@ -10,6 +10,7 @@ from analyses.made import Made, site
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import replay as shared
 from tuiprof.analyses.shared.replay import replayed, trust
 from tuiprof.model import Trace
@@ -415,3 +416,37 @@ def test_of_steps_with_many_launches_usual_ones_are_replayed(
     assert found == count
     assert low == trace.steps.starts[first]
     assert high == trace.steps.ends[first + count - 1]
+
+
+def fetching(wait_us: int) -> Trace:
+    """Steps of 400 µs on the host, after a batch that takes ``wait_us``."""
+    made, correlation = Made(), 0
+    for number in range(4):
+        begin = number * (400 + wait_us)
+        made.step(number, begin, begin + 400 + wait_us)
+        made.add(
+            "annotation",
+            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
+            begin,
+            begin + wait_us,
+        )
+        for index in range(10):
+            at, correlation = begin + wait_us + 40 * index, correlation + 1
+            made.op("aten::mm", at, at + 38, sequence=correlation)
+            made.launch("gemm", (at + 10, at + 20), (at + 21, at + 25), correlation)
+    return made.trace()
+
+
+def test_a_step_waits_for_its_batch_as_long_as_in_the_session() -> None:
+    trace = fetching(10)
+    step = step_of(trace, Uncaptured(40, 700e3, 690e3, 710e3, fetch_ns=400e3))
+    assert step.trusted
+    assert step.captured_ns == pytest.approx(410e3, rel=0.01)
+    assert step.replayed_ns == pytest.approx(700e3, rel=0.01)
+    batches = Edit.of_host(trace, fetches(trace))
+    assert step.likely_ns(batches) == pytest.approx(400e3, rel=0.02)
+
+
+def test_batches_that_come_no_earlier_than_in_the_session_stay_as_captured() -> None:
+    step = step_of(fetching(300), Uncaptured(40, 650e3, 640e3, 660e3, fetch_ns=305e3))
+    assert step.with_early_batches is None

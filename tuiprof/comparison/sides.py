@@ -236,6 +236,9 @@ def compare_targets(
 def _runs(before: Side, after: Side) -> StepChange | None:
     """Compare two runs by their steps; of a crowded machine nothing is sure, however steady the steps were."""
     change = step_change(before.step_ns, after.step_ns)
+    sessions = [side.session.path for side in (before, after) if side.session is not None]
+    if change is not None and len(sessions) == 2 and sessions[0] == sessions[1]:
+        return replace(change, sure="no: both are the same session")
     if change is not None and change.sure == "yes" and (before.crowded or after.crowded):
         return replace(change, sure="no: other programs kept the machine busy")
     return change

@@ -28,6 +28,7 @@ from tuiprof.system.files import UNDECODABLE, read_end, read_small_json
 if TYPE_CHECKING:
     import polars as pl
 
+    from tuiprof.model.intervals import Floats
     from tuiprof.model.steps import BatchPadding, PageFaults, SampledLine, Uncaptured, Weights, WorkerRestarts
 
 
@@ -246,12 +247,15 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         return None
     numbers = {step.n for step in chosen}
     host_ns = _ahead((steps.first, steps.resumed), chosen)
-    times = [step.dur for step in chosen]
+    waits = _data_waits(chosen)
+    times = [step.dur + round(wait) for step, wait in zip(chosen, _averaged(waits) - waits, strict=True)]
+    fetch_ns: float | None = float(np.mean(waits))
     later = () if is_after else tuple(step.dur for step in steps.after)
     device = [step.dur for step in steps.device if step.n in numbers]
-    if len(device) >= MIN_STEPS and np.median(times) < _HOST_AHEAD * np.median(device):
+    on_device_ns = float(np.median(_averaged(np.array(device, dtype=np.float64)))) if device else 0.0
+    if len(device) >= MIN_STEPS and np.median(times) < _HOST_AHEAD * on_device_ns:
         # The launch queue was not full yet: they give the time of the host, and the device's log gives the step time.
-        times, host_ns, later = device, float(np.median(times)), ()
+        times, host_ns, later, fetch_ns = device, float(np.median(times)), (), None
     low, median, high = (float(ns) for ns in np.percentile(times, (10, 50, 90)))
     session = log.parent.parent
     every = [step.at for step in (*before, *steps.after)]
@@ -275,12 +279,38 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         tuple(times),
         later,
         _slowed(chosen, steps.in_capture),
+        fetch_ns,
         _phases_ns(chosen),
         steps.threads,
         _thread_share(steps),
     )
 
 
+#: Waits for a batch count up to this percentile of them: rare longer ones are those for new workers.
+_LONGEST_WAIT: Final = 95
+#: Number of steps over which they are averaged.
+_IN_TURNS: Final = 8
+
+
+def _data_waits(steps: Sequence[_Line]) -> Floats:
+    """Return how long each step waits for its batch, ns, without rare long waits."""
+    import numpy as np
+
+    waits = np.array([step.ph.get(_DATA, 0) for step in steps], dtype=np.float64)
+    return np.minimum(waits, np.percentile(waits, _LONGEST_WAIT, method="lower"))
+
+
+def _averaged(times: Floats) -> Floats:
+    """Return times averaged over neighbouring steps: several workers deliver several batches at once."""
+    import numpy as np
+
+    window = np.ones(min(_IN_TURNS, len(times)))
+    summed, count = (np.convolve(values, window, "same") for values in (times, np.ones(len(times))))
+    averaged: Floats = summed / count
+    return averaged
+
+
+_DATA: Final = "data"
 #: Phases that a trace shows as well.
 _PHASES: Final = ("backward", "optimizer")
 
@@ -301,14 +331,21 @@ def _slowed(uncaptured: Sequence[_Line], captured: Sequence[_Line]) -> dict[str,
 
     if len(captured) < 2:  # the profiler begins in the first one
         return {}
-    parts = [
-        [(*(step.ph.get(name, 0) for name in _PHASES), step.dur) for step in steps]
+    before, then = (
+        np.array(
+            [
+                (step.ph.get(_DATA, 0), *(step.ph.get(name, 0) for name in _PHASES), step.dur)
+                for step in steps
+            ],
+            dtype=np.float64,
+        )
         for steps in (uncaptured, captured[1:])
-    ]
-    before, then = (np.array(steps, dtype=np.float64) for steps in parts)
+    )
+    # A profiler makes no batch come earlier, but a loader gets ahead while it starts.
+    early = then[:, 0].mean() < before[:, 0].mean()
     for steps in (before, then):
-        steps[:, -1] -= steps[:, :-1].sum(axis=1)
-    added: list[float] = (np.median(then, axis=0) - np.median(before, axis=0)).tolist()
+        steps[:, -1] -= steps[:, 0 if early else 1 : -1].sum(axis=1)
+    added: list[float] = (np.median(then, axis=0) - np.median(before, axis=0))[1:].tolist()
     return dict(zip((*_PHASES, ""), added, strict=True))
 
 

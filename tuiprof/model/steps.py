@@ -419,6 +419,9 @@ class Uncaptured:
     later_ns: tuple[int, ...] = ()
     #: What the profiler added to each phase of a step, ns; ``""`` is the rest of it; empty = not known.
     slowed_ns: Mapping[str, float] = field(default_factory=dict)
+    #: How long a step waits for its batch, ns, averaged over steps, as several workers deliver several batches at once;
+    #: None = not known.
+    fetch_ns: float | None = None
     #: What the phases of a step that a trace shows as well take at most in nine of ten steps, ns; empty = not known.
     phases_ns: Mapping[str, float] = field(default_factory=dict)
     #: How many threads an operator may use on a CPU, in the capture; None = not recorded.

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import deque
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable
 
 from .capture import CaptureError, abort, reason, record_state
-from .isolation import ProbeThread, own_errors_dropped, raised_by_signal_handler
+from .isolation import ProbeThread, raised_by_signal_handler
+from .main_thread import call_on_main_thread
 from .requests import Request
 from .sampler import imports_framework
 from .steps.put_off import NO_CALL
@@ -35,7 +35,6 @@ _IDLE = (
     "captured; mark steps with --step-at FILE:LINE or tuiprof.step()"
 )
 _SHARE = 0.75  # minimum share of the last samples in the script
-_CALLED: deque[Any] = deque(maxlen=16)  # the interpreter may still hold what it has called
 
 
 class TimedCaptures:
@@ -237,31 +236,3 @@ class _Call:
                 sys.stderr.write(f"tuiprof: {error}\n")
             finally:
                 self._over.set()
-
-
-def call_on_main_thread(function: Callable[[], None]) -> bool:
-    """Let the main thread call a function as soon as it executes Python, as it does with signal handlers.
-
-    Returns False where too many calls wait already, or this Python cannot.
-    """
-    call = _PendingCall(function)
-    _CALLED.append(call)
-    # Not before a framework has: newer versions of libffi keep the lowest free descriptor.
-    import ctypes
-
-    add = getattr(ctypes.pythonapi, "Py_AddPendingCall", None)
-    # Not a callback of ctypes, which drops exceptions.
-    test = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
-    return add is not None and add(test, ctypes.py_object(call)) == 0
-
-
-class _PendingCall:
-    """Calls a function when its truth is tested; 0 tells the interpreter that a pending call has succeeded."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function
-
-    def __bool__(self) -> bool:
-        with own_errors_dropped():
-            self._function()
-        return False

@@ -184,6 +184,20 @@ class HostClock:
         """Return the clock without hiccups."""
         return replace(self, hiccup_ns=np.zeros_like(self.hiccup_ns))
 
+    def later(self, starts: Ints, ends: Ints, by_ns: float) -> HostClock:
+        """Return the clock on which each of some intervals between its instants ends later, by ``by_ns``."""
+        captured_ns, hiccup_ns = self.captured_ns.copy(), self.hiccup_ns.copy()
+        for first, last in zip(
+            np.searchsorted(self.at, starts, side="left"),
+            np.searchsorted(self.at, ends, side="left"),
+            strict=True,
+        ):
+            if first < last:
+                # Not between two instants that are one: what passes there has no place on the clock.
+                captured_ns[first + np.argmax(np.diff(self.at[first : last + 1]))] += by_ns
+                hiccup_ns[first:last] = 0.0  # what is unusual in the capture is not in the session
+        return replace(self, captured_ns=captured_ns, hiccup_ns=hiccup_ns)
+
     def hiccups_in(self, starts: Ints, ends: Ints) -> Floats:
         """Return how much of each of some intervals is hiccups, ns."""
         before = np.concatenate(([0.0], np.cumsum(self.hiccup_ns)))

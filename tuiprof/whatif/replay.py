@@ -268,12 +268,19 @@ class Calibrated:
     basis: Basis  # the source of the factor
     gaps: float = 1.0  # share of the gaps between queued items of a stream that remains without the profiler
     uncaptured: Uncaptured | None = None  # steps of the session; None = none
+    #: The step as captured, if its batches came earlier than in the session; None = it is ``graph``.
+    with_early_batches: Graph | None = None
+
+    @property
+    def captured(self) -> Graph:
+        """The step as captured."""
+        return self.with_early_batches or self.graph
 
     @cached_property
     def error(self) -> float:
         """Relative error of the unchanged replay, maximum over all threads and streams."""
-        captured = self.graph.last_captured_ns
-        return float(np.abs(Replay(self.graph).once() - captured).max() / max(captured.max(), 1.0))
+        captured = self.captured.last_captured_ns
+        return float(np.abs(Replay(self.captured).once() - captured).max() / max(captured.max(), 1.0))
 
     @property
     def trusted(self) -> bool:
@@ -283,7 +290,7 @@ class Calibrated:
     @cached_property
     def captured_ns(self) -> float:
         """Time of a step while it is captured, ns."""
-        return Replay(self.graph).step_ns()
+        return Replay(self.captured).step_ns()
 
     @cached_property
     def replayed_ns(self) -> float:
@@ -298,8 +305,9 @@ class Calibrated:
     @cached_property
     def host_part(self) -> float:
         """Share of the captured host time that remains without the profiler, 0 to 1."""
-        captured = sum(float(clock.captured_ns.sum()) for clock in self.graph.clocks)
-        without = sum(float(clock.passed(self.scale)[-1]) for clock in self.graph.clocks)
+        clocks = self.captured.clocks
+        captured = sum(float(clock.captured_ns.sum()) for clock in clocks)
+        without = sum(float(clock.passed(self.scale)[-1]) for clock in clocks)
         return without / captured if captured else 1.0
 
     @property

@@ -571,7 +571,7 @@ def test_a_loop_whose_iterations_are_too_short_is_not_counted(
     now = 0
     steps = Steps(lambda: None)
     runtime: Any = SimpleNamespace(
-        hook=lambda name: SimpleNamespace(on=True),
+        hook=lambda name: SimpleNamespace(on=True, call=lambda function, *args: function(*args)),
         steps=steps,
         sampler=SimpleNamespace(recent=[], wants_loops=False, stop_loops=lambda: None),
     )

@@ -11,6 +11,7 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import FETCH_FUNCTIONS, FETCHES, IN_PROCESS, WORKERS, fetches
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit, EditRange
 
@@ -46,6 +47,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     wait = evidence.figure("data_loading", "data_wait_ns_per_step")
     wait = evidence.figure("data_loading", "data_wait_ns") if wait is None else wait
     share = evidence.figure("data_loading", "data_wait_share")
+    seen = trace.uncaptured
+    if seen is not None and seen.fetch_ns is not None and share is not None:
+        share = max(share, seen.fetch_ns / seen.step_ns)
     if report is None or wait is None or share is None or share < MIN_WAIT:
         return
     kind = str(report.fact("worker_processes") or "")
@@ -196,15 +200,30 @@ def with_workers(trace: Trace, workers: float, part: float | None = None, *, now
         now: There are already workers, which make batches during the whole step.
     """
     rows = fetches(trace)
-    lengths = trace.lengths(rows)
-    making = float(lengths.mean()) if len(lengths) else 1.0
-    low, high = trace.span
-    rest = (high - low - float(lengths.sum())) / max(len(rows), 1)
+    making, rest = _fetch_and_rest_ns(trace, rows)
     # The step waits for what the workers cannot make during its remaining time.
     made = making + rest if now else making
     fetched = _hand_over_ns(trace, len(rows), making) if part is None else part * making
     left = max(_HAND_OVER_NS, fetched, made / workers - rest if workers else making)
     return Edit.of_host(trace, rows, min(left / max(making, 1.0), 1.0))
+
+
+def _fetch_and_rest_ns(trace: Trace, rows: Ints) -> tuple[float, float]:
+    """Return how long fetching a batch takes, and the time until the next fetch, ns.
+
+    In a capture batches may come early, as workers get ahead while the profiler starts; so the session counts, if its
+    steps wait longer.
+    """
+    lengths = trace.lengths(rows)
+    (low, high), count = trace.span, max(len(rows), 1)
+    fetch = float(lengths.mean()) if len(lengths) else 1.0
+    rest = (high - low - float(lengths.sum())) / count
+    seen = trace.uncaptured
+    if seen is not None and seen.fetch_ns is not None and len(trace.steps):
+        a_step = count / len(trace.steps)
+        if seen.fetch_ns / a_step > fetch:
+            return seen.fetch_ns / a_step, max(seen.step_ns - seen.fetch_ns, 0.0) / a_step
+    return fetch, rest
 
 
 def _hand_over_ns(trace: Trace, batches: int, making_ns: float) -> float:

@@ -27,7 +27,7 @@ from tuiprof.model.trust import Remark, Trust
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif import Edit, HostTime
 from tuiprof.whatif.build import GraphBuilder, Unreplayable, Waits
-from tuiprof.whatif.graph import MIN_STEPS
+from tuiprof.whatif.graph import MIN_STEPS, Graph
 from tuiprof.whatif.replay import TOLERANCE, Calibrated, Kinds, calibrate
 
 #: Maximum number of replayed launches if steps can be omitted or none are marked, so that a replay takes milliseconds.
@@ -74,17 +74,42 @@ def _calibrated(
         graph = builder.graph()
     except Unreplayable as error:
         return str(error)
-    found = (
-        calibrate(graph, None, recorded_events=False)
-        if trace.as_captured
-        else calibrate(
-            graph, uncaptured, recorded_events=trace.info.format == "kineto", phases=_phases(trace)
-        )
-    )
+    if trace.as_captured:
+        found = calibrate(graph, None, recorded_events=False)
+    else:
+        recorded_events = trace.info.format == "kineto"
+        usual = _with_usual_batches(trace, graph, uncaptured)
+        found = calibrate(usual, uncaptured, recorded_events=recorded_events, phases=_phases(trace))
+        if usual is not graph:
+            found = replace(found, with_early_batches=graph)
     if not found.trusted:
         off = format_share(found.error)
         return f"the replayed step is {off} off the captured one (limit {format_share(TOLERANCE)})"
     return found
+
+
+#: Batches come early in a capture if steps of the session wait for them longer by more than this share of the step.
+_EARLY: Final = 0.03
+
+
+def _with_usual_batches(trace: Trace, graph: Graph, uncaptured: Uncaptured | None) -> Graph:
+    """Return the captured step, waiting for its batches for as long as in the session.
+
+    While a profiler starts, the workers of a loader get ahead, so that the captured steps find their batches ready.
+    """
+    if uncaptured is None or uncaptured.fetch_ns is None:
+        return graph
+    rows = fetches(trace)
+    rows = rows[
+        (trace.starts[rows] >= graph.low)
+        & (trace.ends[rows] <= graph.high)
+        & (trace.track_codes[rows] == graph.tracks[0])
+    ]
+    later_ns = graph.step_count * uncaptured.fetch_ns - float(trace.lengths(rows).sum())
+    if not len(rows) or later_ns <= graph.step_count * _EARLY * uncaptured.step_ns:
+        return graph
+    main = graph.clocks[0].later(trace.starts[rows], trace.ends[rows], later_ns / len(rows))
+    return replace(graph, clocks=(main, *graph.clocks[1:]))
 
 
 @cached_on_trace

@@ -280,6 +280,11 @@ class Steps:
         self.out.append((NOTE, t, "info", text))
         self.loop.is_too_short = source == LOOP
         self._batches.leave_out()
+        self.drop(t)
+        return True
+
+    def drop(self, t: int) -> None:
+        """Withdraw all steps, and count nothing until another source is found (on the thread that makes the steps)."""
         withdrawn = self.n
         self._withdraw()
         self.source = NONE
@@ -287,7 +292,6 @@ class Steps:
         self.marks.append((SOURCE, t, "", "", withdrawn, 0, 0))
         if self.capture is not None:
             self.capture.boundary(0)
-        return True
 
     def change(self, source: int, t: int) -> None:
         """Count only this source, from 0 (on the thread that makes the steps, or while there is none)."""

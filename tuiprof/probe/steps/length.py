@@ -5,7 +5,7 @@ from __future__ import annotations
 #: Mean time of a batch or an iteration of a loop below which it is no step, and counting it would slow the script down,
 #: ns. It is taken over this time, ns, or this many of them: a host that runs ahead of a device goes around faster at
 #: first, for as long as its launches are queued.
-_MIN_NS, _MEAN_OF_NS, _MEAN_OF = 100_000, 100_000_000, 4096
+MIN_NS, _MEAN_OF_NS, _MEAN_OF = 100_000, 100_000_000, 4096
 _SEEM_AFTER = 16  # if half of so many are that long, they may be captured before the mean is known
 
 
@@ -33,7 +33,7 @@ class Length:
         if 0 <= count < _MEAN_OF and ns < _MEAN_OF_NS:
             return None
         self._since = n, t
-        if count <= 0 or ns >= count * _MIN_NS:
+        if count <= 0 or ns >= count * MIN_NS:
             self._enough = count > 0
             return None
         return ns / count
@@ -42,7 +42,7 @@ class Length:
         """Whether half of those so far take as long as steps; interruptions lengthen some."""
         last, at, count, long = self._looked
         if n == last + 1:
-            count, long = count + 1, long + (t - at >= _MIN_NS)
+            count, long = count + 1, long + (t - at >= MIN_NS)
         else:
             count = long = 0
         self._looked = n, t, count, long

@@ -10,6 +10,9 @@ iterations may be anything.
 A loop inside another may be over the batches of an epoch, or over the parts of a step: micro-batches, tokens, layers.
 They are distinguished by the name of the outer loop's variable (``for epoch in …``) or of the function that holds the
 inner one (``def train_epoch``), else by the number of iterations of the inner one per run; see :class:`_Trial`.
+
+The loop that was found may be one of the setup, and end. Another one that takes the run over then takes its place; see
+:mod:`.later_loop`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from ..assembly import BEGIN, END
 from ..events import RECORD
+from ..main_thread import call_on_main_thread
 from ..sampler import RECENT, Loop, goes_over_epochs, same_loop
+from .later_loop import LaterLoop, needed_ns
+from .put_off import NO_CALL
 from .sources import LOOP, NONE
 
 if TYPE_CHECKING:
@@ -35,8 +41,9 @@ _SHARE, _SHARE_OF_CALLED = 0.75, 0.9
 #: Time without another source before a loop is used, ns: with a PyTorch optimizer, whose steps are preferred, and
 #: without.
 _PATIENCE_WITH_OPTIMIZER_NS, _PATIENCE_NS = 60_000_000_000, 2_000_000_000
-#: After this many iterations the loop is final.
-_SURE = 10
+#: After this many iterations the loop is final, unless it ends and a later one takes over; time without an iteration
+#: after which it may have ended, ns.
+_SURE, _ENDED_AFTER_NS = 10, 500_000_000
 #: A loop with at most this many iterations in each of this many runs iterates over parts of a step.
 _MAX_PARTS, _RUNS = 16, 2
 _TOOLS = (4, 3)  # ids that no well-known tool uses
@@ -50,6 +57,11 @@ class LoopSteps:
         self._hook = runtime.hook("sys.monitoring")
         self._began = monotonic_ns()
         self._armed: Loop | None = None
+        self._chain: list[Loop] = []  # the counted loop, after those around it
+        self._counted: Any = None  # the callback that counts it
+        self._last = 0, 0  # the number of steps, and when that was first seen
+        self._since = 0  # when the loop counted before had ended
+        self._later: LaterLoop | None = None  # watched where the counted loop may have ended
         self._named: Loop | None = None
         self._watched: set[CodeType] = set()
         self._too_short: list[Loop] = []  # whose iterations are no longer counted
@@ -72,13 +84,16 @@ class LoopSteps:
             sampler.wants_loops = True
         if self._done or not self._hook.on:
             return
-        sure = self._sure or (steps.n >= _SURE and not steps.loop.on_trial)
-        if steps.source not in (NONE, LOOP) or steps.floor or sure:
+        if steps.source not in (NONE, LOOP) or steps.floor:
             self._done = True
             sampler.stop_loops()
             if steps.source != LOOP:
                 self.release()
             return
+        if self._sure or (steps.n >= _SURE and not steps.loop.on_trial):
+            self._hook.call(self._look_for_later)
+            return
+        sampler.wants_loops = True
         patience_ns = _PATIENCE_WITH_OPTIMIZER_NS if steps.optimizer_made else _PATIENCE_NS
         if monotonic_ns() - self._began < patience_ns or len(sampler.recent) < RECENT:
             return
@@ -92,11 +107,86 @@ class LoopSteps:
             return
         self._hook.call(self._count, loops)
 
+    def _look_for_later(self) -> None:
+        """Check whether the loop that is counted has ended, and another one has taken the run over."""
+        steps, sampler, t = self._runtime.steps, self._runtime.sampler, monotonic_ns()
+        if steps.n != self._last[0]:
+            self._last = steps.n, t
+        if t - self._last[1] < _ENDED_AFTER_NS or self._armed is None:
+            sampler.stop_loops()
+            self._forget_later()
+            return
+        sampler.wants_loops = True
+        recent = list(sampler.recent)
+        if len(recent) < RECENT or any(
+            same_loop(loop, self._armed) for chain in recent for loop in chain or ()
+        ):
+            return
+        loops = likely(recent)
+        while loops and self._is_too_short(loops[-1]):
+            loops.pop()
+        if not loops:
+            return
+        later = self._later
+        if later is None or not same_loop(later.loops[-1], loops[-1]):
+            self._watch_later(loops, t)
+        elif later.is_too_short:
+            self._too_short.append(loops[-1])
+            self._forget_later()
+        elif later.has_iterated() if self._monitoring is not None else later.was_seen(t):
+            self._replace(loops)
+
+    def _watch_later(self, loops: list[Loop], t: int) -> None:
+        """Watch a loop that runs after the counted one, beside that."""
+        self._forget_later()
+        counted, (n, last_ns) = self._chain, self._last
+        took_ns = needed_ns(counted, n, last_ns - max(counted[-1].seen_ns, self._since), loops)
+        if took_ns is None:
+            return
+        self._later = later = LaterLoop(loops, took_ns, t)
+        if self._monitoring is not None:
+            events = self._monitoring.events
+            callback = later.callback(self._counted, monotonic_ns)
+            self._monitoring.register_callback(self._tool, events.JUMP, callback)
+            self._watch_only({counted[-1].code, loops[-1].code})
+
+    def _forget_later(self) -> None:
+        """Watch the counted loop only."""
+        if self._later is not None and self._armed is not None and self._monitoring is not None:
+            self._monitoring.register_callback(self._tool, self._monitoring.events.JUMP, self._counted)
+            self._watch_only({self._armed.code})
+        self._later = None
+
+    def _replace(self, loops: list[Loop]) -> None:
+        """Count another loop, from 0, as the counted one has ended."""
+        steps = self._runtime.steps
+        ended, n = os.path.basename(steps.loop.at), steps.n
+        text = (
+            f"the loop at {ended} has ended after {n} counted iterations, and the one at "
+            f"{os.path.basename(_where(loops[-1]))} takes longer: these were not the steps"
+        )
+        self._later = None
+        self._since, self._sure = self._last[1], False
+        loops[-1].seen_ns = max(loops[-1].seen_ns, self._since)
+        self._runtime.note("info", text)
+        if self._monitoring is None:
+            # The later one may never be counted, so what was counted does not remain until it is.
+            self.release()
+            call_on_main_thread(lambda: self._drop(n))
+        self._count(loops)
+
+    def _drop(self, n: int) -> None:
+        """Withdraw the steps counted so far, before Python 3.12 (on the main thread)."""
+        steps = self._runtime.steps
+        if steps.source == LOOP and steps.n == n and steps.call() == NO_CALL:
+            steps.drop(monotonic_ns())
+
     def _count(self, loops: list[Loop]) -> None:
         """Count the innermost of nested loops."""
         loop = loops[-1]
         steps = self._runtime.steps
         self.release()
+        self._chain = loops
         if self._monitoring is None:
             self._armed = loop
             self._name(loop)
@@ -170,7 +260,8 @@ class LoopSteps:
         """Monitor the innermost loop, and the one around it until it is known which of them is the step."""
         steps, monitoring = self._runtime.steps, self._monitoring
         loop = self._armed = loops[-1]
-        counted = callback = self._callback(loop, begun)
+        self._chain = loops
+        counted = callback = self._counted = self._callback(loop, begun)
         around = loops[-2] if len(loops) > 1 and not goes_over_epochs(loops[-2], loop) else None
         steps.loop.on_trial = around is not None
         if around is not None:

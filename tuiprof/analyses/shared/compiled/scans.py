@@ -54,7 +54,7 @@ def loop_products(program: Program) -> Iterator[LoopProduct]:
     for computation in running(program):
         for loop in computation.instructions.values():
             if loop.opcode == "while" and (inner := program.inner(loop)):
-                yield from _Body(program, inner[0], loop).products()
+                yield from Body(program, inner[0], loop).products()
 
 
 def shared_products(program: Program) -> Iterator[list[LoopProduct]]:
@@ -71,105 +71,109 @@ def shared_products(program: Program) -> Iterator[list[LoopProduct]]:
             yield [*forward, *(one for one in same if one.backward and one.shared)]
 
 
-class _Body:
+def trips_of(loop: Instruction) -> int:
+    """Return the iterations of a loop each time; 0 = not known."""
+    match = _TRIPS.search(loop.config)
+    return int(match[1]) if match else 0
+
+
+class Body:
     """What depends on what in one iteration."""
 
     def __init__(self, program: Program, body: Computation, loop: Instruction) -> None:
-        self._flow, self._loop = Flow(program, body), loop
-        self._nodes = self._flow.nodes
+        self.flow, self.loop = Flow(program, body), loop
+        self.nodes = self.flow.nodes
         #: The number of the instruction that makes each element of the next iteration's tuple.
-        root = self._nodes.get(body.root)
-        self._results = root.operands if root is not None and root.opcode == "tuple" else ()
+        root = self.nodes.get(body.root)
+        self.results = root.operands if root is not None and root.opcode == "tuple" else ()
         state = next((one.id for one in body.instructions.values() if one.opcode == "parameter"), -1)
         #: The instructions that take an element of the carried tuple, and its number.
-        self._elements = {
+        self.elements = {
             one.id: one.index
-            for one in self._nodes.values()
+            for one in self.nodes.values()
             if one.opcode == "get-tuple-element"
             and one.operands == (state,)
-            and one.index < len(self._results)
+            and one.index < len(self.results)
         }
 
     def products(self) -> Iterator[LoopProduct]:
         """Yield the products."""
-        found = [
-            one for one in self._nodes.values() if is_product(one) and len(self._flow.inputs[one.id]) > 1
-        ]
-        if found and all(at in self._nodes for at in self._results):
-            constant, counters, collect = self._kinds()
-            has_state = (constant | counters | collect) + 1 < 1 << len(self._results)
+        found = [one for one in self.nodes.values() if is_product(one) and len(self.flow.inputs[one.id]) > 1]
+        if found and all(at in self.nodes for at in self.results):
+            constant, counters, collect = self.kinds()
+            has_state = (constant | counters | collect) + 1 < 1 << len(self.results)
             for one in found:
                 product = self._product(one, constant, constant | counters, collect)
                 yield product if has_state or product.backward else replace(product, shared="")
 
     def _element(self, at: int) -> int | None:
         """Return the element of the carried tuple that an instruction is a form of; None = it computes something."""
-        while at not in self._elements:
-            inputs = self._flow.inputs[at]
-            if len(inputs) != 1 or self._flow.same(at) == at:
+        while at not in self.elements:
+            inputs = self.flow.inputs[at]
+            if len(inputs) != 1 or self.flow.same(at) == at:
                 return None
             at = inputs[0]
-        return self._elements[at]
+        return self.elements[at]
 
     @cached_property
-    def _takes(self) -> Mapping[int, int]:
+    def takes(self) -> Mapping[int, int]:
         """Which elements of the carried tuple each instruction depends on, as bits."""
         takes = dict[int, int]()
-        for at, inputs in self._flow.inputs.items():
-            takes[at] = 1 << self._elements[at] if at in self._elements else 0
+        for at, inputs in self.flow.inputs.items():
+            takes[at] = 1 << self.elements[at] if at in self.elements else 0
             for each in inputs:
                 takes[at] |= takes.get(each, 0)
         return takes
 
     @cached_property
-    def _gives(self) -> Mapping[int, int]:
+    def gives(self) -> Mapping[int, int]:
         """Which elements of the next iteration's tuple depend on each instruction, as bits."""
         gives = defaultdict[int, int](int)
-        for index, at in enumerate(self._results):
+        for index, at in enumerate(self.results):
             gives[at] |= 1 << index
-        for at, inputs in reversed(self._flow.inputs.items()):
+        for at, inputs in reversed(self.flow.inputs.items()):
             for each in inputs:
                 gives[each] |= gives[at]
         return gives
 
-    def _kinds(self) -> tuple[int, int, int]:
+    def kinds(self) -> tuple[int, int, int]:
         """Return which elements of the carried tuple never change, which count, and which collect results, as bits."""
         constant = counters = collect = 0
-        for index, at in enumerate(self._results):
+        for index, at in enumerate(self.results):
             if self._element(at) == index:
                 constant |= 1 << index
             elif self._collects(at, index):
                 collect |= 1 << index
-        for index, at in enumerate(self._results):
-            one, own = self._nodes[at], 1 << index
-            if one.dtype[:1] in ("s", "u") and not one.shape and not self._takes[at] & ~(constant | own):
+        for index, at in enumerate(self.results):
+            one, own = self.nodes[at], 1 << index
+            if one.dtype[:1] in ("s", "u") and not one.shape and not self.takes[at] & ~(constant | own):
                 counters |= own & ~constant
         return constant, counters, collect
 
     def _collects(self, at: int, index: int) -> bool:
         """Return whether a result is an element with a slice of it replaced or something added, its only use."""
-        one = self._nodes[self._flow.same(at)]
-        takes = [self._element(each) for each in self._flow.inputs[one.id]]
+        one = self.nodes[self.flow.same(at)]
+        takes = [self._element(each) for each in self.flow.inputs[one.id]]
         if one.opcode == "dynamic-update-slice":
             collects = takes[:1] == [index]
         else:
             collects = (one.opcode == "add" or is_product(one)) and takes.count(index) == 1
-        sources = [each for each, element in self._elements.items() if element == index]
+        sources = [each for each, element in self.elements.items() if element == index]
         uses = {user for each in sources for user in self._uses(each)}
         return collects and uses == {one.id}
 
     def _uses(self, element: int) -> Iterator[int]:
         """Yield what computes with an element of the tuple."""
-        for user in self._flow.users.get(self._flow.same(element), ()):
-            if any(self._element(each) == self._elements[element] for each in self._flow.inputs[user]):
+        for user in self.flow.users.get(self.flow.same(element), ()):
+            if any(self._element(each) == self.elements[element] for each in self.flow.inputs[user]):
                 yield user
 
     def _product(self, one: Instruction, constant: int, known: int, collect: int) -> LoopProduct:
-        flow = self._flow
-        sides = [self._nodes[at] for at in flow.inputs[one.id][:2]]
-        takes = [self._takes[side.id] for side in sides]
+        flow = self.flow
+        sides = [self.nodes[at] for at in flow.inputs[one.id][:2]]
+        takes = [self.takes[side.id] for side in sides]
         weights = [not took & ~constant and self._is_matrix(took) for took in takes]
-        gives = self._gives[one.id]
+        gives = self.gives[one.id]
         collected = bool(gives) and not gives & ~collect
         summed = collected and self._is_sum(gives)
         shared: Shared = ""
@@ -180,11 +184,11 @@ class _Body:
         shape, dtype = flow.result(one)
         result = prod(shape) * size_of(dtype)
         moved = [prod(side.shape) * size_of(side.dtype) for side in sides]
-        match, carrier = _TRIPS.search(self._loop.config), flow.carrier[one.id]
+        carrier = flow.carrier[one.id]
         return LoopProduct(
             one,
             carrier,
-            int(match[1]) if match else 0,
+            trips_of(self.loop),
             shared,
             flow.operations(one),
             sum(size for size, weight in zip(moved, weights, strict=True) if not weight)
@@ -194,26 +198,24 @@ class _Body:
             {
                 name: users
                 for name, users in flow.launched.items()
-                if carrier.id in users and not self._takes[self._by_name[name]] & ~known
+                if carrier.id in users and not self.takes[self._by_name[name]] & ~known
             },
         )
 
     @cached_property
     def _by_name(self) -> Mapping[str, int]:
-        return {one.name: one.id for one in self._flow.computation.instructions.values()}
+        return {one.name: one.id for one in self.flow.computation.instructions.values()}
 
     def _is_matrix(self, elements: int) -> bool:
         """Return whether all of some elements have at most two dimensions, as weights do and activations do not."""
         return all(
-            len(self._nodes[at].shape) <= 2
-            for at, element in self._elements.items()
-            if elements >> element & 1
+            len(self.nodes[at].shape) <= 2 for at, element in self.elements.items() if elements >> element & 1
         )
 
     def _is_sum(self, elements: int) -> bool:
         """Return whether all of some elements of the next iteration's tuple that collect results are sums."""
         return all(
-            self._nodes[self._flow.same(at)].opcode != "dynamic-update-slice"
-            for index, at in enumerate(self._results)
+            self.nodes[self.flow.same(at)].opcode != "dynamic-update-slice"
+            for index, at in enumerate(self.results)
             if elements >> index & 1
         )
