@@ -2689,6 +2689,19 @@ def test_without_stacks_the_line_is_the_one_that_was_sampled(doing: str, where: 
     assert row["what"].startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("share", "said"), [(0.1, "the training thread waits"), (0.9, "Python runs"), (None, "Python runs")]
+)
+def test_a_thread_that_is_not_on_a_core_waits(share: float | None, said: str) -> None:
+    """1.5 ms of a step of 2.5 or so: a thread that is on a core for a tenth of it does not compute there."""
+    trace = with_lines(host_bound(python_us=1_500).trace(), ("train.py:7", 0.5, ""), thread_share=share)
+    row = found(trace, "python-time")
+    assert row["what"].startswith(said)
+    assert ("a sleep" in row["instead"]) == ("waits" in said)
+    assert ("on a core for 10 %" in row["because"]) == ("waits" in said)
+    assert row["where"] == "train.py:7"
+
+
 def test_a_line_with_few_of_the_samples_is_not_where_the_time_is() -> None:
     row = found(with_lines(host_bound(python_us=1_500).trace(), ("train.py:7", 0.1, "")), "python-time")
     assert row["where"] == "before add"

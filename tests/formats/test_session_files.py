@@ -63,6 +63,37 @@ def test_page_faults_are_those_before_the_capture(
         assert found.page_faults.system_share == pytest.approx(share)
 
 
+def test_what_a_phase_takes_in_most_steps_is_known_if_most_have_it(tmp_path: Path) -> None:
+    trace = session(tmp_path, [])
+    steps = [
+        {"t": "step", "n": n, "at": 1_000 * n, "dur": 1_000, "cap": n in (30, 31)}
+        | {
+            "ph": {"forward": 300, "optimizer": 900 if n == 28 else 50}
+            | ({"backward": 400} if n % 3 == 0 else {})
+        }
+        for n in range(1, 40)
+    ]
+    (tmp_path / "log" / "rank0.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.phases_ns == {"optimizer": pytest.approx(50)}
+
+
+def test_how_long_the_stepping_thread_was_on_a_core_is_known_before_the_capture(tmp_path: Path) -> None:
+    trace = session(tmp_path, [])
+    log = tmp_path / "log" / "rank0.jsonl"
+    steps = [{"t": "step", "n": n, "at": 1_000 * n, "dur": 1_000, "cap": n in (30, 31)} for n in range(1, 40)]
+    used = {"t": "usage", "faults": 0, "user_ns": 0, "system_ns": 0}
+    lines = [
+        *steps,
+        *(used | {"at": at, "thread_ns": at // 4 if at < 30_000 else at} for at in (5_000, 20_000, 35_000)),
+    ]
+    log.write_text("".join(json.dumps(line) + "\n" for line in sorted(lines, key=lambda line: line["at"])))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.thread_share == pytest.approx(0.25)
+
+
 def test_what_the_profiler_added_to_each_phase_is_read_from_whole_captured_steps(tmp_path: Path) -> None:
     trace = session(tmp_path, [])
     found = read_uncaptured(trace)

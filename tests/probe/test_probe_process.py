@@ -75,6 +75,27 @@ while time.monotonic() < end:
     assert last.system_ns - first.system_ns + last.user_ns - first.user_ns <= 1.5 * (last.at - first.at)
 
 
+def test_the_time_that_the_stepping_thread_is_on_a_core_is_its_own(run: Callable[..., Run]) -> None:
+    """The thread that makes the steps sleeps, while another one computes."""
+    script = """
+import threading, time, tuiprof
+end = time.monotonic() + 3.5
+def compute():
+    while time.monotonic() < end: sum(range(1000))
+def train():
+    while time.monotonic() < end:
+        time.sleep(0.02)
+        tuiprof.step()
+threading.Thread(target=compute).start()
+thread = threading.Thread(target=train); thread.start(); thread.join()
+"""
+    first, *_, last = (used for used in run(script).of(records.Usage) if used.thread_ns is not None)
+    assert first.thread_ns is not None
+    assert last.thread_ns is not None
+    cpu_ns = last.user_ns + last.system_ns - first.user_ns - first.system_ns
+    assert 0 < last.thread_ns - first.thread_ns < 0.2 * cpu_ns
+
+
 def test_texts_that_are_not_unicode_are_written(run: Callable[..., Run]) -> None:
     done = run(
         "import tuiprof\nfor name in ('\\udcff', '😀'):\n    with tuiprof.phase(name): pass\n    tuiprof.step()"

@@ -52,17 +52,23 @@ def test_the_host_does_not_limit_a_step_that_the_device_nearly_fills_and_a_captu
     assert step_of(operators(works=works_us), Uncaptured(40, 8.1e5, 8e5, 8.2e5)).scale == scale
 
 
-def phased() -> Trace:
-    """Steps on a CPU of twenty operators of 40 µs, as many backward nodes, and an optimizer with ten operators."""
+def phased(*interrupted: int) -> Trace:
+    """Steps on a CPU of twenty operators of 40 µs, as many backward nodes, and an optimizer with ten operators.
+
+    One operator of the optimizer takes 5 ms longer in some of the steps, not always the same.
+    """
     made, at = Made(), 0.0
     for number in range(4):
         begin = at
         for index in range(50):
+            later = 5_000 * (number in interrupted)
             if index == 40:
-                made.add("annotation", "Optimizer.step#Adam.step", at, at + 400)
+                made.add("annotation", "Optimizer.step#Adam.step", at, at + 400 + later)
             name = "aten::mm" if not 20 <= index < 40 else "autograd::engine::evaluate_function: MmBackward0"
-            made.op(name, at, at + 35, sequence=100 * number + (index if index < 20 else 39 - index) + 1)
-            at += 40
+            late = later * (index == 43 + number)
+            sequence = 100 * number + (index if index < 20 else 39 - index) + 1
+            made.op(name, at, at + 35 + late, sequence=sequence)
+            at += 40 + late
         made.step(number, begin, at)
     return made.trace()
 
@@ -81,6 +87,20 @@ def test_each_phase_is_as_much_faster_without_the_profiler_as_the_session_says(
     slowed = {"backward": 1e3 * backward, "optimizer": 1e3 * optimizer, "": 1e3 * rest}
     step = step_of(phased(), Uncaptured(40, 1.6e6, 1.59e6, 1.61e6, slowed_ns=slowed))
     assert left_us(step) == pytest.approx([800 - rest, 800 - backward, 400 - optimizer], abs=5)
+
+
+def test_an_operator_that_takes_longer_than_its_whole_phase_in_the_session_is_interrupted() -> None:
+    session = Uncaptured(40, 1.6e6, 1.59e6, 1.61e6)
+    known = replace(session, phases_ns={"backward": 640e3, "optimizer": 320e3})
+
+    def saved_us(trace: Trace, seen: Uncaptured) -> float:
+        optimizer = HostTime.of(trace, np.flatnonzero(trace.named("Optimizer")))
+        return step_of(trace, seen).likely_ns(Edit(host=optimizer)) / 1e3
+
+    interrupted = phased(1, 2, 3)  # three of four steps, and not at the same operator
+    assert saved_us(interrupted, session) > 1_000
+    assert saved_us(phased(1, 2, 3), known) < 500
+    assert saved_us(phased(), known) == pytest.approx(320, rel=0.05)
 
 
 def test_no_phase_of_a_step_is_recorded_for_nothing() -> None:

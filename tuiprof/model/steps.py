@@ -422,9 +422,12 @@ class Uncaptured:
     #: How long a step waits for its batch, ns, averaged over steps, as several workers deliver several batches at once;
     #: None = not known.
     fetch_ns: float | None = None
-    threads: int | None = (
-        None  # threads that an operator may use on a CPU, in the capture; None = not recorded
-    )
+    #: What the phases of a step that a trace shows as well take at most in nine of ten steps, ns; empty = not known.
+    phases_ns: Mapping[str, float] = field(default_factory=dict)
+    #: How many threads an operator may use on a CPU, in the capture; None = not recorded.
+    threads: int | None = None
+    #: Share of the time that the thread which makes the steps was on a core; None = not recorded.
+    thread_share: float | None = None
 
     def outliers_ns(self, at_most_ns: float) -> float:
         """Return what steps that stand out take longer than the median, averaged over all; 0 if it is only one.

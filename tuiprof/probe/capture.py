@@ -262,7 +262,7 @@ class Capturer:
             return
         if not self.disturbing:
             self.disturbing = True
-            self._steps.out.extend(usage())  # the last without a profiler
+            self._steps.out.extend(usage(self._steps.thread))  # the last without a profiler
             profiler.prepare()
         if n >= window.first:
             if n > window.first:  # the step before it was found to have ended when this one had begun

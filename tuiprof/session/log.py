@@ -153,6 +153,7 @@ class Usage(msgspec.Struct, tag="usage", tag_field="t", gc=False):
     faults: Whole  # number of page faults that read nothing from a disk
     user_ns: Whole  # CPU time of its own
     system_ns: Whole  # CPU time of the operating system on its behalf
+    thread_ns: Whole | None = None  # CPU time of the thread that makes the steps; None = not known
 
 
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):

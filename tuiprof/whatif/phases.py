@@ -18,6 +18,8 @@ from tuiprof.whatif.graph import Graph, HostClock
 #: Maximum factor between the costs in a phase and those in the whole step, either way.
 _APART: Final = 4.0
 _MAX_SCALE: Final = 64.0
+#: A stretch between two events is interrupted if it takes this many times as long as its whole phase does uncaptured.
+_INTERRUPTED: Final = 2.0
 _BISECTIONS: Final = 20
 
 
@@ -52,6 +54,27 @@ def weigh(
         for clock, phase in zip(graph.clocks, phase_of, strict=True)
     )
     return replace(graph, clocks=clocks)
+
+
+def without_interruptions(
+    graph: Graph, phases: Mapping[str, Coverage], phases_ns: Mapping[str, float]
+) -> Graph:
+    """Return a graph in which what takes longer than its whole phase does in the session is a hiccup.
+
+    Args:
+        graph: A captured step.
+        phases: When each phase runs, ns.
+        phases_ns: What each of them takes at most in most steps of the session.
+    """
+    clock = graph.clocks[0]  # of the main thread
+    hiccups_ns = clock.hiccup_ns.copy()
+    low, high = clock.at[:-1], clock.at[1:]
+    for name, coverage in phases.items():
+        if (whole_ns := phases_ns.get(name, 0.0)) > 0:
+            inside = coverage.between(low, high) == high - low
+            long = inside & (clock.captured_ns > _INTERRUPTED * whole_ns)
+            hiccups_ns[long] = np.maximum(hiccups_ns, clock.captured_ns - whole_ns)[long]
+    return replace(graph, clocks=(replace(clock, hiccup_ns=hiccups_ns), *graph.clocks[1:]))
 
 
 def _phase_of(clock: HostClock, phases: list[Coverage]) -> Ints:

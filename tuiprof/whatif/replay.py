@@ -24,7 +24,7 @@ from tuiprof.model.intervals import Coverage, Floats, Ints
 from tuiprof.model.steps import Uncaptured
 from tuiprof.whatif import Edit
 from tuiprof.whatif.graph import SHORT_GAP_NS, WAIT, WORK, Graph
-from tuiprof.whatif.phases import weigh
+from tuiprof.whatif.phases import weigh, without_interruptions
 
 #: Rounds are replayed until two take the same time within this share; minimum and maximum number of rounds.
 SAME, MIN_ROUNDS, MAX_ROUNDS = 0.001, 2, 12
@@ -495,6 +495,8 @@ def calibrate(
         if not recorded_events:
             return Calibrated(graph, 0.0, (0.0,), "none")
         return Calibrated(graph, 1.0, RANGE, "table")
+    if phases and uncaptured.phases_ns and not (graph.kind == WORK).any():  # nothing waits for a device
+        graph = without_interruptions(graph, phases, uncaptured.phases_ns)
     # Waits for other ranks are not known outside the capture, but a step takes at least as long as without them.
     # A step that takes just longer than the fastest host allows seems to be limited by the device alone, since the
     # captured gaps are too long. One that takes less is a share of the replayed one, whatever is too long in that.

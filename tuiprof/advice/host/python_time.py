@@ -53,12 +53,20 @@ _WHAT: Final = {
     "prints a tensor": "tensors are formatted as text",
     "copies": "objects are deep-copied",
 }
+_WAITS: Final = "the training thread waits between operators"
+_INSTEAD_OF_WAITING: Final = (
+    "find what it waits for there (a sleep, a lock, the network, a file, another process); take it out of the step, "
+    "or into another thread that is ahead"
+)
 _INSTEAD: Final = {
     "checkpoint": "write it every N steps, or from a copy of the weights in a thread",
     "prints a tensor": "print every N steps, and numbers rather than tensors",
     "copies": "copy only what you keep, when you keep it; copy weights into existing tensors "
     "(torch._foreach_copy_)",
 }
+#: Stretches in which the thread is on a core for at most this share of the time are waits: a sleep, a lock, the network
+#: or a file. It is on a core there for no longer than in all of the step.
+_MAX_ON_CORE: Final = 0.5
 #: If this share of the stretches at a location contain garbage collections, their code makes the garbage: without it,
 #: nothing is collected.
 _MOSTLY: Final = 0.5
@@ -100,6 +108,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         places = {line.where: recurring}
     else:
         line = None
+    waits = _waited(trace, part) if line is None or not line.doing else ""
     collections = trace.host_events(_idle.GARBAGE)
     own = collections[own_collections(trace, collections)]
     for place, indices in places.items():
@@ -109,21 +118,30 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         host = HostTime(np.full(count, found.main), starts[at], ends[at], collected[at] / (ends - starts)[at])
         before = "" if ".py" in place else evidence.line_before(starts[at], _NEAR_NS)
         yield Finding(
-            f"{_WHAT.get(line.doing, _WHAT['']) if line else _WHAT['']} every step"
+            f"{_WAITS if waits else _WHAT.get(line.doing, _WHAT['']) if line else _WHAT['']} every step"
             + (", and nothing is launched meanwhile" if trace.device_indices else ""),
             f"after {before}, {place}" if before else place,
-            _instead(trace, evidence, line.doing if line else "")
+            (_INSTEAD_OF_WAITING if waits else _instead(trace, evidence, line.doing if line else ""))
             + ("" if ".py" in place else "; record with --stack to name it"),
             "high" if ".py" in place and line is None else "medium",
             f"{plural(count / len(steps), 'stretch')} a step without an operator or runtime call on "
             "the training thread"
             + (f"; {format_rough_share(line.share)} of the thread's samples hit this line" if line else "")
+            + waits
             + (IN_MEAN if any(rare_ns) else ""),
             Edit(host=host),
             Edit(host=replace(host, keep=np.maximum(host.keep, _MIN_KEPT))),
             rare_ns=rare_ns,
             event=_next(trace, found.recorded, int(ends[at[0]])),
         )
+
+
+def _waited(trace: Trace, part: float) -> str:
+    """Return the evidence that the thread mostly waits in stretches that take a part of the step; empty = none."""
+    share = trace.uncaptured.thread_share if trace.uncaptured is not None else None
+    if share is None or share > _MAX_ON_CORE * part:
+        return ""
+    return f"; before the capture it was on a core for {format_rough_share(share)} of the time only"
 
 
 def _instead(trace: Trace, evidence: Evidence, doing: str) -> str:
