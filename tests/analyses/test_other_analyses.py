@@ -9,6 +9,7 @@ from tests import real_traces
 from tuiprof.analyses import available, run
 from tuiprof.analyses.compare import compare
 from tuiprof.model import Report, Trace, Unavailable, Window
+from tuiprof.model.steps import Uncaptured
 
 
 def loading(wait: float, steps: int = 4) -> Trace:
@@ -20,6 +21,21 @@ def loading(wait: float, steps: int = 4) -> Trace:
         made.add("python_function", "torch/utils/data/dataloader.py(700): __next__", at, at + wait + 1)
         made.launch("gemm", (at + 45, at + 50), (at + 52, at + 99), number + 1)
     return made.trace()
+
+
+def test_the_verdict_is_about_the_waits_of_the_session() -> None:
+    trace = loading(1)
+    trace.uncaptured = Uncaptured(40, 200_000.0, 190_000.0, 210_000.0, fetch_ns=101_000.0)
+    found = report("data_loading", trace)
+    assert found.verdict.level == "bad"
+    assert (
+        "waits 101 µs a step (50.5 %) for data, 2.00 µs a step (2.0 %) while captured"
+        in found.verdict.sentence
+    )
+    assert report("data_loading", loading(1)).verdict.level == "good"
+    part = run("data_loading", trace, Window(0, 200_000))
+    assert isinstance(part, Report)
+    assert "while captured" not in part.verdict.sentence
 
 
 def test_the_wait_for_a_batch_is_counted_once() -> None:

@@ -152,6 +152,7 @@ def test_cores_are_those_of_the_run_after_its_imports(tmp_path: Path) -> None:
     assert found is not None
     assert (found.busy_cores, found.idle_cores) == (1.75, 1.25)
     assert (found.steps, found.step_ns) == (15, 1_000_022.0)
+    assert found.fetch_ns is None, "no step says how long it waited"
 
 
 def test_cores_are_those_of_the_steps_where_the_clocks_of_the_logs_are_known(tmp_path: Path) -> None:

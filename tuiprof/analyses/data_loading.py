@@ -204,9 +204,19 @@ def _verdict(
     kind: str | None,
     summed: int,
 ) -> Verdict:
-    level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
     amount = f"{format_ns(per_step)} a step" if per_step is not None else format_ns(summed)
-    said = f"the host waits {amount} ({format_share(share)}) for data"
+    seen = trace.uncaptured if scope.window.whole and not trace.as_captured else None
+    if seen is not None and seen.fetch_ns is not None and per_step is not None:
+        usual = seen.fetch_ns / seen.step_ns
+        said = f"the host waits {format_ns(seen.fetch_ns)} a step ({format_share(usual)}) for data"
+        if (
+            abs(usual - share) >= WARN_SHARE
+        ):  # workers get ahead while a profiler starts, which slows a loader in Python
+            said += f", {amount} ({format_share(share)}) while captured"
+        share = usual
+    else:
+        said = f"the host waits {amount} ({format_share(share)}) for data"
+    level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
     if kind == IN_PROCESS:
         said += ", loaded in the training process (num_workers=0)"
     if idle is not None:

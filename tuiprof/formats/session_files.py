@@ -249,7 +249,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     host_ns = _ahead((steps.first, steps.resumed), chosen)
     waits = _data_waits(chosen)
     times = [step.dur + round(wait) for step, wait in zip(chosen, _averaged(waits) - waits, strict=True)]
-    fetch_ns: float | None = float(np.mean(waits))
+    fetch_ns = float(np.mean(waits)) if any(_DATA in step.ph for step in chosen) else None
     later = () if is_after else tuple(step.dur for step in steps.after)
     device = [step.dur for step in steps.device if step.n in numbers]
     on_device_ns = float(np.median(_averaged(np.array(device, dtype=np.float64)))) if device else 0.0

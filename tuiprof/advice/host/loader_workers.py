@@ -159,11 +159,8 @@ def _on_cpu(trace: Trace, idle: int) -> _OnCpu:
 
 def _left_on_cpu(trace: Trace, workers: int, cores: float | None) -> tuple[float, ...]:
     """Return the share of the loader's time that remains with workers on a CPU: likely, least and most helpful."""
-    rows = fetches(trace)
-    lengths = trace.lengths(rows)
-    making = max(float(lengths.mean()), 1.0)
-    low, high = trace.span
-    rest = (high - low - float(lengths.sum())) / max(len(rows), 1)
+    making, rest = _fetch_and_rest_ns(trace, fetches(trace))
+    making = max(making, 1.0)
     seen = trace.uncaptured
     busy = seen.busy_cores if seen is not None and seen.busy_cores is not None else 1.0
     # Training may compute on several cores, the loader uses one.

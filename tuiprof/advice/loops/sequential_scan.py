@@ -82,8 +82,7 @@ class _Scan:
 
     def edit(self, trace: Trace, form: Form, part: int) -> Edit:
         """Return the change; ``part`` indexes the estimates."""
-        short, whole, few = self.of("state", "beside"), self.of("whole"), 1.0
-        many = 1.0
+        short, whole, many = self.of("state", "beside"), self.of("whole"), 1.0
         if form == "linear":
             few, many = self._in_a_tree(trace, short, part), _AT_ONCE[part]
         elif form == "apart":

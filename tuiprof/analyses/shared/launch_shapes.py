@@ -96,16 +96,12 @@ def row_length(trace: Trace, reduction: int, elementwise: int) -> int:
         reduction: Row of the reduction's kernel, of PyTorch.
         elementwise: Row of an :data:`ELEMENTWISE` kernel over the same tensor.
     """
-    sizes = re.search(ELEMENTWISE, trace.name(elementwise))
-    shapes = launch_shapes(trace, np.array([reduction, elementwise]))
-    if not sizes or len(shapes) < 2 or len(shapes[reduction].block) < 2:
-        return 0
-    width, rows_of_block = shapes[reduction].block[:2]
+    shape = launch_shapes(trace, np.array([reduction])).get(reduction)
+    _, values = elements(trace, np.array([elementwise])).get(elementwise, (0, 0))
     # A wider block divides long rows among its threads, or does not reduce the last dimension.
-    if width > _WARP:
+    if shape is None or len(shape.block) < 2 or shape.block[0] > _WARP:
         return 0
-    elements = math.prod(shapes[elementwise].grid) * int(sizes[1]) * int(sizes[2])
-    return round(elements / (shapes[reduction].grid[0] * rows_of_block))
+    return round(values / (shape.grid[0] * shape.block[1]))
 
 
 def _are_sizes(given: list[Any]) -> bool:

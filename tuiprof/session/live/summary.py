@@ -559,5 +559,5 @@ def listing(root: Path, summaries: Sequence[Summary]) -> Report:
     sentence = f"{plural(len(rows), 'session')} in {root}"
     sentence += f", {running} running" if running else ""
     note = "of long runs, the median of the last steps" if any(item.recent for item in summaries) else ""
-    table = Table("sessions", "Sessions", columns, listed(columns, rows), note)
+    table = Table("sessions", "Newest first", columns, listed(columns, rows), note)
     return Report("list", "Sessions", Verdict(sentence), tables=(table,))
