@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -506,6 +507,25 @@ async def test_of_several_traces_one_is_chosen_by_its_time_and_steps(
         assert shown.count(f"steps {made.steps - 5} to {made.steps - 1}") == 2
         await pilot.press("up", "enter")
         assert [path.name for path in opened] == ["rank0.1.pt.trace.json.gz"]
+
+
+async def test_a_dialog_that_ends_with_the_dashboard_opens_no_file_again(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10)
+
+    def open_logs() -> list[str]:
+        links = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        files = [os.readlink(link) for link in links if link.is_symlink()]
+        return [file for file in files if file.startswith(str(made.session.path / "log"))]
+
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "27.0 ms")
+        screen = app.screen
+        assert isinstance(screen, LiveScreen)
+        assert open_logs()
+        screen.on_unmount()
+        screen.tick(asked=True)
+        assert not open_logs()
 
 
 async def test_hardware_that_is_absent_beside_a_gpu_takes_one_line(tmp_path: Path) -> None:

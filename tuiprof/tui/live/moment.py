@@ -68,6 +68,7 @@ class Moment:
         self.rank_name = ""  # writer of the shown rank; empty = the first with steps
         self.selected: int | None = None  # number of the selected step
         self.frozen_ns: int | None = None  # session time at which the view was paused; None = not paused
+        self.closed = False  # the files are closed; reading would open them again
 
     def replace_session(self, session: Session, *, keep_rank: bool = False) -> None:
         """Continue with a newer view of the same run, which has more hosts or newly compared clocks.
@@ -83,6 +84,7 @@ class Moment:
         self.rank_name = next((log.writer for log in session.logs() if log.path == path), "")
 
     def close(self) -> None:
+        self.closed = True
         self.run.close()
         if self.past is not None:
             self.past.close()

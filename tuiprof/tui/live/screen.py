@@ -184,7 +184,8 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def tick(self, *, asked: bool = False) -> None:
         """Read new records and draw changes. Called by the timer; with ``asked``, after a key."""
         moment = self.moment
-        if self.app.screen is not self or (moment.frozen_ns is not None and not asked):
+        # The answer of a dialog may still be on its way here when the dashboard exits.
+        if moment.closed or self.app.screen is not self or (moment.frozen_ns is not None and not asked):
             return
         at = time.monotonic()
         if not asked and at - self._drawn_at < _FRAME_S - _EARLY_S:
