@@ -7,12 +7,13 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuiprof.formats import open_trace
 from tuiprof.formats.kineto import columns
-from tuiprof.formats.kineto.decode import ChunkDecoder, split_events
+from tuiprof.formats.kineto.decode import ChunkDecoder, split_events, strict_events
 
 
 def ns(text: str) -> int:
@@ -109,6 +110,20 @@ def test_the_patient_splitter_agrees_with_json(values: list[object]) -> None:
     assert [json.loads(data[start:stop]) for start, stop in pieces.slices] == objects
     assert pieces.closed_at == len(data) - 1
     assert not pieces.damaged
+
+
+@settings(max_examples=40)
+@given(st.lists(values, max_size=5), st.sampled_from(["", ",", "\n", " ,\n"]))
+def test_the_fast_splitter_agrees_with_the_patient_one(values: list[object], end: str) -> None:
+    data = (",\n".join(json.dumps({"v": value}) for value in values) + end).encode()
+    assert strict_events(data) == [data[start:stop] for start, stop in split_events(data).slices]
+
+
+@pytest.mark.parametrize(
+    "damaged", [b'{"v": 1}, {"v"', b'{"v": NaN}', b'{"v": 1} {"v": 2}', b'{"v": 1}, 5', b'{"v": 1}]']
+)
+def test_the_fast_splitter_takes_strict_json_alone(damaged: bytes) -> None:
+    assert not strict_events(damaged)
 
 
 @given(st.binary(max_size=200))

@@ -85,18 +85,24 @@ def recorded_ns(trace: Trace) -> int:
 def _of_track(trace: Trace, track: int) -> tuple[Ints, ...]:
     """Return the columns of the stretches of a thread, waits included."""
     rows = np.flatnonzero((trace.track_codes == track) & trace.is_category("cpu_op", "runtime", "driver"))
+    rows = rows.astype(np.int32)
     at = np.concatenate((trace.starts[rows], trace.ends[rows]))
     order = np.argsort(at, kind="stable").astype(np.int32)
     at = at[order]
-    long = np.flatnonzero(np.diff(at) >= MIN_NS)
-    row = rows.astype(np.int32)[order % max(len(rows), 1)]
+    long = np.flatnonzero(at[1:] - at[:-1] >= MIN_NS)
+    row = rows[order % max(len(rows), 1)]
     # A launch is known by what it launches.
     names = trace.name_codes.astype(np.int32)
     links = trace.links.launch_of[trace.device_work]
     names[links[links >= 0]] = trace.name_codes[trace.device_work[links >= 0]]
-    event = 2 * names[row] + (order >= len(rows))
+    event = names[row]
+    del names, links
+    event *= 2
+    event += order >= len(rows)
     # Of all stretches, only those between the same events as a long one are compared.
-    same = np.flatnonzero(np.isin(event[:-1], event[long]) & np.isin(event[1:], event[long + 1]))
+    before, after = np.zeros((2, 2 * len(trace.names)), dtype=bool)
+    before[event[long]] = after[event[long + 1]] = True
+    same = np.flatnonzero(before[event[:-1]] & after[event[1:]])
     kinds, kind = np.unique(_pairs(event, same), return_inverse=True)
     mine = np.searchsorted(kinds, _pairs(event, long))
     lengths, times = at[same + 1] - at[same], np.bincount(kind, minlength=len(kinds))

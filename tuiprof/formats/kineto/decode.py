@@ -440,6 +440,19 @@ class Pieces:
     rest: int = 0
 
 
+def strict_events(data: bytes) -> list[bytes]:
+    """Return the events in text that begins and ends at one or between two; empty = it is not strict JSON.
+
+    Several times as fast as :func:`split_events`, which also finds events among damage.
+    """
+    try:
+        found = msgspec.json.decode(b"[%b]" % data.strip(b", \t\r\n"), type=list[msgspec.Raw])
+    except msgspec.MsgspecError:
+        return []
+    texts = [bytes(one) for one in found]
+    return texts if all(text.startswith(b"{") for text in texts) else []
+
+
 def split_events(data: bytes) -> Pieces:
     """Find the events in text that begins at an event or between two."""
     # Latin-1 gives one character a byte, so positions agree; every structural character is ASCII.

@@ -23,6 +23,7 @@ from tuiprof.formats.kineto.decode import (
     Rare,
     mend_event,
     split_events,
+    strict_events,
 )
 from tuiprof.formats.kineto.layout import LONGEST, Inflow, Stretch, plan
 from tuiprof.formats.kineto.pool import Pool, WorkerLost, read_at
@@ -227,8 +228,9 @@ class RawChunks:
             data = self._source.extract(chunk.offset, chunk.length)
         except (OSError, Damaged, TraceError):
             return []  # the file was moved or overwritten: the raw text is lost
-        pieces = split_events(data)
-        texts = [data[start:stop] for start, stop in pieces.slices]
+        if chunk.strict and len(texts := strict_events(data)) == chunk.events:
+            return texts
+        texts = [data[start:stop] for start, stop in split_events(data).slices]
         if not chunk.strict:
             return [text for text in texts if mend_event(text) is not None]
         # Damage in unread arguments: return none rather than the text of a neighbor.
