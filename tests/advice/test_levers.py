@@ -73,7 +73,7 @@ def instead(trace: Trace, rule: str) -> str:
         (
             LIGHTNING,
             "DataLoader(num_workers=4",
-            "fused=True (or foreach=True) when creating the optimizer, in conf",
+            "in configure_optimizers, fused=True",
         ),
         (ACCELERATE, "DataLoader(num_workers=4", "fused=True"),
         ("a framework of another time", "DataLoader(num_workers=4", "fused=True"),

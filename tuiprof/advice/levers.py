@@ -47,9 +47,9 @@ LEVERS: Final[Mapping[str, Mapping[str, str]]] = {
     "tf32": {TRANSFORMERS: "TrainingArguments(tf32=True)"},
     "fused-adamw": {
         TRANSFORMERS: 'TrainingArguments(optim="adamw_torch_fused")',
-        LIGHTNING: "{plain}, in configure_optimizers",
+        LIGHTNING: "in configure_optimizers, {plain}",
     },
-    "optimizer": {LIGHTNING: "{plain}, in configure_optimizers"},
+    "optimizer": {LIGHTNING: "in configure_optimizers, {plain}"},
     "workers": {
         TRANSFORMERS: "TrainingArguments(dataloader_num_workers={workers}, dataloader_persistent_workers=True)"
     },
