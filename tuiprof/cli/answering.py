@@ -336,6 +336,8 @@ def fix(invocation: options.Invocation, target: str, tried: str | None, trials: 
     sys.stdout.write(f"{tried}: {_measured(result, trials)}{predicted}\n")
     for switched in dict.fromkeys(name for trial in with_it for name in trial.switched):
         sys.stdout.write(f"  applied: {sanitize(switched)}\n")
+    if item.finding.switch:
+        sys.stdout.write(f"  in the script: {item.finding.instead}\n")
     for name, (before, after) in result.differing.items():
         sys.stdout.write(f"  {name} differs: {before:.6g} without the fix, {after:.6g} with it\n")
     if not result.differing:
