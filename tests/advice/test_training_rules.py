@@ -740,7 +740,7 @@ def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     length = float((trace.steps.ends - trace.steps.starts).mean())
     trace.uncaptured = Uncaptured(40, length, length, length)
     assert finding(trace, "loader-restarts") is None
-    assert answer(trace, "").step_is == "before the capture"
+    assert answer(trace, "").step_is == "median of 40 steps before the capture"
     # Ten times in 120 steps: 60 ms to stop and to start, and 20 ms until the first batch.
     restarts = WorkerRestarts(8, 10, 120, 600_000_000, 200_000_000)
     trace = trained((False,) * 6)
@@ -754,7 +754,7 @@ def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     assert "every 12 steps" in row["what"]
     assert "60.0 ms" in row["what"]
     assert any("mean step" in note for note in report.notes)
-    assert answer(trace, "").step_is == "on average before the capture"
+    assert answer(trace, "").step_is == "mean of 40 steps before the capture"
     why = losses_of(trace, Window(), report.table("findings").rows["rule"].to_list().index("loader-restarts"))
     assert isinstance(why, str)
     assert "rare steps" in why

@@ -173,7 +173,7 @@ def test_a_killed_run_says_by_which_signal(tmp_path: Path) -> None:
     _log(session, "recorder", {"t": "end", "at": 400 * MS, "signal": 9}, rank=None)
     report = failure_report(session, read_fold(session), session.status())
     assert report is not None
-    assert "in step 3 or later: ended by a signal (SIGKILL)" in report.verdict.sentence
+    assert report.verdict.sentence == "train failed (SIGKILL) in step 3 or later", "once"
     (note,) = [note for note in report.notes if "rank0 ended without a final record" in note]
     assert "steps of the last 0.1 s or so may be missing" in note
 

@@ -30,6 +30,7 @@ package("transformers.trainer", '''
 import time
 class Trainer:
     def evaluate(self): time.sleep(0.03); self.model.eval()(self.x); self.model.train(); return {}
+    def train(self, loop): loop()
     def _save_checkpoint(self): time.sleep(0.02); torch.save(self.model.state_dict(), self.path)
 import torch
 ''')
@@ -99,6 +100,38 @@ def test_a_training_step_is_forward_unless_it_optimizes_by_itself(steps: list[re
     forward = [step.ph["forward"] for step in steps]
     assert all(ns >= 10_000_000 for ns in forward[10:15]), forward
     assert all(ns < 10_000_000 for ns in forward[15:]), forward
+
+
+LOOPS = """
+package("accelerate.state", "class AcceleratorState: _shared_state = {}")
+from accelerate.state import AcceleratorState
+def train():
+    for _ in range(12):
+        optimizer.zero_grad()
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("run", "trainer"),
+    [
+        ("train()", []),
+        ("AcceleratorState._shared_state['device'] = 'cpu'; train()", ["accelerate"]),
+        ("transformers.trainer.Trainer().train(train)", ["transformers"]),
+        (
+            "AcceleratorState._shared_state['device'] = 'cpu'; transformers.trainer.Trainer().train(train)",
+            ["transformers"],
+        ),
+    ],
+)
+def test_the_framework_whose_loop_is_captured_is_recorded_and_none_that_is_only_imported(
+    run: str, trainer: list[str], run_forked: Callable[..., Run]
+) -> None:
+    done = run_forked(FRAMEWORKS + LOOPS + run, requests=[{"id": "a", "steps": 2, "at": 6}])
+    assert done.code == 0, done.err
+    assert done.captures("a")[-1].state == "written"
+    assert [record.name for record in done.of(records.Trainer)] == trainer
 
 
 SPAWNING = """
