@@ -162,9 +162,7 @@ def test_gradients_of_biases_and_norms_are_not_needed_either(
 
 def test_half_of_a_node_is_not_launched_if_the_gradient_of_its_weight_is_not_needed() -> None:
     made, launches = Made(), 0
-    for step in range(4):
-        at = 300 * step
-        made.step(step, at, at + 300)
+    for _, at in made.steps(300):
         for name, begin, took, sequence in (
             ("aten::linear", 0, 20, 0),
             ("aten::linear", 20, 20, 1),
@@ -782,9 +780,7 @@ def test_what_if_counts_rare_steps_as_the_findings_do() -> None:
 @pytest.mark.parametrize("syncs", [0, 2])
 def test_what_launches_too_slowly_for_graphs_must_not_wait(syncs: int) -> None:
     made, correlation = Made(), 0
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000)
+    for _, at in made.steps(1000):
         for index in range(60):
             begin, correlation = at + 100 + index * 12, correlation + 1
             made.launch("add", (begin, begin + 5), (begin + 6, begin + 10), correlation)

