@@ -126,8 +126,13 @@ class Coverage:
 
     def __init__(self, starts: Ints, ends: Ints) -> None:
         self.starts = starts
-        self.ends = ends
+        #: Total length before each interval, and of all. The ends follow from it and are not kept: they are as large.
         self._before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(ends - starts)))
+
+    @property
+    def ends(self) -> Ints:
+        """End of each interval."""
+        return self.starts + np.diff(self._before)
 
     def up_to(self, at: Ints | int) -> Ints:
         """Return the covered length in ``(-inf, at)`` for each instant."""
@@ -136,8 +141,8 @@ class Coverage:
             return np.zeros_like(at)
         index = np.searchsorted(self.starts, at, side="right")
         last = np.maximum(index - 1, 0)
-        inside = np.where(index > 0, np.minimum(at, self.ends[last]) - self.starts[last], 0)
-        covered: Ints = self._before[last] * (index > 0) + inside
+        before, until = self._before[last], self._before[last + 1]
+        covered: Ints = np.where(index > 0, before + np.minimum(at - self.starts[last], until - before), 0)
         return covered
 
     def between(self, low: Ints | int, high: Ints | int) -> Ints:
