@@ -75,13 +75,13 @@ def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     if (starts[1:] < starts[:-1]).any():
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
+        del order  # sets of millions are merged, so no array is kept longer than it is needed
     reach = np.maximum.accumulate(ends)
-    first = np.empty(len(starts), dtype=bool)
-    first[0] = True
-    np.greater(starts[1:], reach[:-1], out=first[1:])
-    begin = np.flatnonzero(first)
-    last = np.append(begin[1:], len(starts)) - 1
-    return starts[begin], reach[last]
+    del ends
+    first = np.empty(len(starts) + 1, dtype=bool)
+    first[0] = first[-1] = True
+    np.greater(starts[1:], reach[:-1], out=first[1:-1])
+    return starts[first[:-1]], reach[first[1:]]
 
 
 def complement(starts: Ints, ends: Ints, low: int, high: int) -> tuple[Ints, Ints]:

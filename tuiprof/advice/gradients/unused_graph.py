@@ -35,9 +35,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for operators that create nodes which no backward pass visits, in several steps."""
     yield from _twice_differentiable(evidence)
     calls = evidence.calls
+    if len(trace.steps) < MIN_STEPS:
+        return
     unused = _unused(calls)
     count = int(unused.sum()) / evidence.step_count
-    if count < MIN_OPERATORS or len(trace.steps) < MIN_STEPS:
+    if count < MIN_OPERATORS:
         return
     event = int(calls.rows[np.flatnonzero(unused)[0]])
     no_waits = np.empty(0, dtype=np.int64)

@@ -219,6 +219,7 @@ class RawChunks:
         if not 0 <= index < len(self._chunks):
             return ""
         if self._last is None or self._last[0] != index:
+            self._last = None  # freed before the next one is read
             self._last = index, self._events(self._chunks[index])
         events, position = self._last[1], ordinal - self._firsts[index]
         return bytes(events[position]).decode("utf-8", errors="replace") if position < len(events) else ""
