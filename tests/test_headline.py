@@ -25,9 +25,8 @@ def test_of_a_cpu_trace_the_wait_for_data_comes_before_the_largest_operator(
     wait_us: int, analysis: str
 ) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 100
-        made.step(number, at, at + 100).op(LOADER, at, at + wait_us).op("aten::mm", at + 70, at + 95)
+    for _, at in made.steps(100):
+        made.op(LOADER, at, at + wait_us).op("aten::mm", at + 70, at + 95)
     found = headline(made.trace())
     assert found.analysis == analysis
     assert ("batches are loaded in the training process" in found.line) == (analysis == "advice")
@@ -35,9 +34,7 @@ def test_of_a_cpu_trace_the_wait_for_data_comes_before_the_largest_operator(
 
 def test_without_a_finding_the_line_says_what_may_be_tried() -> None:
     made, free = Made(), 20.0
-    for number in range(4):
-        at = number * 30
-        made.step(number, at, at + 30)
+    for number, at in made.steps(30):
         for index, (operator, kernel) in enumerate(
             (("mm", "sm90_xmma_gemm_bf16"), ("layer_norm", "layer_norm_kernel"))
         ):

@@ -50,9 +50,8 @@ def served(
         backward: ``"of it"`` = a backward pass through the copy, ``"other"`` = through the first operator.
     """
     made, length = Made(), (16 + copy_ms + gap_ms) * MS
-    for number in range(4):
-        at = number * length
-        made.step(number, at, at + length).op("aten::addmm", at + 100, at + 8 * MS, sequence=100 * number)
+    for number, at in made.steps(length):
+        made.op("aten::addmm", at + 100, at + 8 * MS, sequence=100 * number)
         begin, end = at + 8 * MS + 100, at + (8 + copy_ms) * MS
         if around:
             made.add("annotation", around, begin - 10, end + 10)

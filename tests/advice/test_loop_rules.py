@@ -99,9 +99,7 @@ def recurrent(cell: str = "", *, layer: bool = False, slow: Container[int] = ())
         slow: Steps in whose forward pass operators take twice as long.
     """
     made = Made()
-    for number in range(2):
-        at = number * 20_000
-        made.step(number, at, at + 20_000)
+    for number, at in made.steps(20_000, 2):
         made.op("aten::embedding", at + 2, at + 8, sequence=1)
         if layer:
             made.op("aten::gru", at + 10, at + 3_000, sequence=200)
@@ -156,9 +154,7 @@ def test_the_backward_pass_of_a_recurrent_layer_is_no_loop_of_the_script() -> No
 def rows_of_numbers(body: str) -> Trace:
     """Two steps on a CPU with a loop over each of three rows."""
     made = Made()
-    for number in range(2):
-        at = number * 20_000
-        made.step(number, at, at + 20_000)
+    for _, at in made.steps(20_000, 2):
         for row in range(3):
             begin = at + 10 + row * 3_000
             made.op("aten::unbind", begin, begin + 40)
@@ -180,9 +176,7 @@ def test_loops_over_rows_are_one_finding_that_says_how_many_there_are(body: str,
 def test_an_iteration_of_a_loop_over_samples_may_be_long() -> None:
     """One read among a hundred operators does not make it a loop that reads items."""
     made = Made()
-    for number in range(2):
-        at = number * 40_000
-        made.step(number, at, at + 40_000)
+    for _, at in made.steps(40_000, 2):
         for index in range(16 * 100):
             start, body = at + 100 + index * 20, index % 100
             made.op("aten::is_nonzero" if body == 60 else f"aten::special_{body}", start, start + 15)
@@ -195,9 +189,7 @@ def test_an_iteration_of_a_loop_over_samples_may_be_long() -> None:
 
 def test_what_waits_in_a_loop_stays() -> None:
     made = Made()
-    for number in range(2):
-        at = number * 20_000
-        made.step(number, at, at + 20_000)
+    for _, at in made.steps(20_000, 2):
         for index in range(100):
             start = at + 100 + index * 20 + (4_000 if index > 50 else 0)
             made.op(("aten::add", "aten::mul")[index % 2], start, start + (4_015 if index == 50 else 15))

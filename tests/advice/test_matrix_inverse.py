@@ -71,9 +71,8 @@ def test_a_determinant_of_the_same_matrix_needs_no_factors_of_its_own() -> None:
 )
 def test_the_line_is_the_one_that_was_sampled_as_often(line: tuple[str, float, str], where: str) -> None:
     made = Made()
-    for number in range(4):
-        at = 1000 * number
-        made.step(number, at, at + 1000).op("aten::mm", at + 10, at + 600)
+    for _, at in made.steps(1000):
+        made.op("aten::mm", at + 10, at + 600)
         made.op("aten::inverse", at + 610, at + 960).op("aten::mm", at + 970, at + 990)
     assert found(with_lines(made.trace(), line), "matrix-inverse")["where"] == where
 

@@ -162,9 +162,7 @@ def test_gradients_of_biases_and_norms_are_not_needed_either(
 
 def test_half_of_a_node_is_not_launched_if_the_gradient_of_its_weight_is_not_needed() -> None:
     made, launches = Made(), 0
-    for step in range(4):
-        at = 300 * step
-        made.step(step, at, at + 300)
+    for _, at in made.steps(300):
         for name, begin, took, sequence in (
             ("aten::linear", 0, 20, 0),
             ("aten::linear", 20, 20, 1),
@@ -742,7 +740,7 @@ def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     length = float((trace.steps.ends - trace.steps.starts).mean())
     trace.uncaptured = Uncaptured(40, length, length, length)
     assert finding(trace, "loader-restarts") is None
-    assert answer(trace, "").step_is == "before the capture"
+    assert answer(trace, "").step_is == "median of 40 steps before the capture"
     # Ten times in 120 steps: 60 ms to stop and to start, and 20 ms until the first batch.
     restarts = WorkerRestarts(8, 10, 120, 600_000_000, 200_000_000)
     trace = trained((False,) * 6)
@@ -756,7 +754,7 @@ def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     assert "every 12 steps" in row["what"]
     assert "60.0 ms" in row["what"]
     assert any("mean step" in note for note in report.notes)
-    assert answer(trace, "").step_is == "on average before the capture"
+    assert answer(trace, "").step_is == "mean of 40 steps before the capture"
     why = losses_of(trace, Window(), report.table("findings").rows["rule"].to_list().index("loader-restarts"))
     assert isinstance(why, str)
     assert "rare steps" in why
@@ -782,9 +780,7 @@ def test_what_if_counts_rare_steps_as_the_findings_do() -> None:
 @pytest.mark.parametrize("syncs", [0, 2])
 def test_what_launches_too_slowly_for_graphs_must_not_wait(syncs: int) -> None:
     made, correlation = Made(), 0
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000)
+    for _, at in made.steps(1000):
         for index in range(60):
             begin, correlation = at + 100 + index * 12, correlation + 1
             made.launch("add", (begin, begin + 5), (begin + 6, begin + 10), correlation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
@@ -83,6 +84,12 @@ class Made:
     def step(self, number: int, start: float, end: float) -> Made:
         """Add a step marker."""
         return self.add("annotation", f"ProfilerStep#{number}", start, end)
+
+    def steps(self, length: float, count: int = 4) -> Iterator[tuple[int, float]]:
+        """Add steps of one length, one after the other, each before what is in it; yield number and begin of each."""
+        for number in range(count):
+            self.step(number, number * length, (number + 1) * length)
+            yield number, number * length
 
     def trace(self, sync_sites: list[dict[str, Any]] | None = None, **info: Any) -> Trace:
         """Return the trace."""

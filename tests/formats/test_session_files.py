@@ -454,3 +454,17 @@ def test_what_the_processor_can_do_is_that_of_the_sessions_host(bf16: str | None
     found = read_uncaptured(trace)
     assert found is not None
     assert (found.usable_cores, found.bf16) == (4, bf16)
+
+
+@pytest.mark.parametrize(("name", "known"), [("lightning", "lightning"), (3, "")])
+def test_the_framework_that_makes_the_steps_is_known_from_the_capture(
+    name: Any, known: str, tmp_path: Path
+) -> None:
+    trace = session(tmp_path, [])
+    path = tmp_path / "log" / "rank0.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    lines.insert(3, json.dumps({"t": "trainer", "at": 1, "name": name}) + "\n")
+    path.write_text("".join(lines))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.trainer == known

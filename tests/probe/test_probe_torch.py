@@ -129,7 +129,6 @@ assert warnings.filters == filters
 """
     )
     done = run(script, flags=["-W", "error"], requests=[{"id": "a", "steps": 2, "at": 3}])
-    assert done.code == 0, done.err
     steps = done.of(records.Step)
     assert [step.n for step in steps] == list(range(20)), (
         "the step the optimizer ended is completed, not doubled"
@@ -154,7 +153,6 @@ def test_captures(run_forked: Callable[..., Run]) -> None:
     ]
     script = MODEL + "for _ in range(3): train(DataLoader(data, batch_size=64))"
     done = run_forked(script, requests=requests)
-    assert done.code == 0, done.err
     ends = {request["id"]: done.captures(request["id"])[-1] for request in requests}
     assert {name: end.state for name, end in ends.items()} == {
         "first": "written",
@@ -215,7 +213,6 @@ def test_a_process_alone_does_not_wait_for_a_late_step(
 ) -> None:
     script = MODEL + "for _ in range(3): train(DataLoader(data, batch_size=64))"
     done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 30, "or_after_s": seconds}], **world)
-    assert done.code == 0, done.err
     rank = f"rank{world.get('RANK', 0)}"
     planned, *_, last = [record for record in done.of(records.Capture, rank) if record.id == "a"]
     assert (planned.state, planned.first) == ("armed", 30 if world.get("WORLD_SIZE") == "2" else None)
@@ -232,7 +229,6 @@ def test_a_late_step_is_waited_for_as_long_as_asked(run_forked: Callable[..., Ru
         MODEL + "for _ in range(8): train(DataLoader(data, batch_size=64), lambda loss: time.sleep(0.02))"
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 39, "or_after_s": 0.3}])
-    assert done.code == 0, done.err
     written = done.captures("a")[-1]
     assert written.state == "written"
     began = next(step.at for step in done.of(records.Step) if step.n == 0)
@@ -252,7 +248,6 @@ assert gc.callbacks == before, gc.callbacks
 """
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 4}])
-    assert done.code == 0, done.err
     ranges = [e for e in done.events(done.captures("a")[-1]) if e.get("name") == "Python GC"]
     assert len(ranges) >= 3
     assert all(e["dur"] > 0 for e in ranges)
@@ -269,7 +264,6 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
 """
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
-    assert done.code == 0, done.err
     events = done.events(done.captures("a")[-1])
     called = {e["name"] for e in events if e.get("cat") == "user_annotation" and " #" in e["name"]}
     assert called == {"Sequential #1", "Sequential #1, no gradients", "Linear #2, no gradients"}
@@ -292,9 +286,7 @@ steps.range = mark
 print(model(torch.ones(4, 16)).shape[0], names)
 """
     )
-    done = run_forked(script)
-    assert done.code == 0, done.err
-    assert done.out.strip().endswith("4 ['forward', 'Sequential #1']")
+    assert run_forked(script).out.strip().endswith("4 ['forward', 'Sequential #1']")
 
 
 def test_a_capture_tells_calls_on_the_same_inputs_from_others(run_forked: Callable[..., Run]) -> None:
@@ -338,9 +330,7 @@ def evaluate(loss):
 for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
 """
     )
-    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
-    assert done.code == 0, done.err
-    calls = model_calls(done)
+    calls = model_calls(run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}]))
     again = [name for name in calls if name.endswith("same inputs")]
     assert sorted(again) == sorted(
         2 * (["Named #3, no gradients, same inputs"] * 2 + ["Sequential #2, no gradients, same inputs"])
@@ -393,7 +383,6 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
 """
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
-    assert done.code == 0, done.err
     again = [name.split()[0] for name in model_calls(done) if name.endswith("same inputs")]
     assert again == ["Normed", "Normed"], "running statistics do not change the result in training"
 
@@ -426,7 +415,6 @@ for _ in range(2): train(DataLoader(data, batch_size=64), write)
 """
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
-    assert done.code == 0, done.err
     events = done.events(done.captures("a")[-1])
     calls = [event for event in events if event.get("cat") == "user_annotation"]
     calls.sort(key=lambda event: event["ts"])
@@ -471,7 +459,6 @@ for _ in range(2): train(DataLoader(data, batch_size=64), plan)
 """
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
-    assert done.code == 0, done.err
     assert "data pointer" not in done.err
     assert not any("same inputs" in e.get("name", "") for e in done.events(done.captures("a")[-1]))
 
@@ -493,7 +480,6 @@ assert module.warn is warnings.warn and module._warn_once is warn_once
 """
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
-    assert done.code == 0, done.err
     assert "clears events" not in done.err
     assert done.captures("a")[-1].state == "written"
 
@@ -620,7 +606,6 @@ for _ in range(2): train(DataLoader(data, batch_size=64), again)
     advised = []
     for twice in ("True", "False"):
         done = run_forked(script.replace("TWICE", twice), requests=[{"id": "a", "steps": 3, "at": 4}])
-        assert done.code == 0, done.err
         trace = open_trace(done.session / done.captures("a")[-1].path)
         advised.append("repeated-forward" in {found.rule for found in priorities(trace).findings})
     assert advised == [True, False]
@@ -640,7 +625,6 @@ for _ in range(2): train(DataLoader(data, batch_size=64), learners)
 """
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
-    assert done.code == 0, done.err
     events = done.events(done.captures("a")[-1])
     called = [
         e["name"] for e in events if e.get("cat") == "user_annotation" and e["name"].startswith("Linear #")
@@ -760,7 +744,6 @@ train(DataLoader(data, batch_size=64))
 """
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 3}])
-    assert done.code == 0, done.err
     steps = done.of(records.Step)
     # Of 10 batches the first 2 are waited for, then one step each; those are withdrawn when the optimizer's 5 come.
     assert [step.n for step in steps] in ([*range(8), *range(5)], [*range(5)])
@@ -790,7 +773,6 @@ thread.join()
 """
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 12}])
-    assert done.code == 0, done.err
     steps = done.of(records.Step)[-20:]
     assert [step.n for step in steps] == list(range(20))
     assert {tuple(sorted(step.ph)) for step in steps[1:]} == {("backward", "data", "forward", "optimizer")}
@@ -808,7 +790,6 @@ for x in torch.utils.data.DataLoader(torch.ones(10, 4)): time.sleep(0.12)  # lon
     )
     requests = [{"id": "done", "steps": 2, "at": 4}, {"id": "running", "steps": 4, "at": 7}]
     done = run_forked(script, requests=requests)
-    assert done.code == 0, done.err
     assert [source.withdrawn for source in done.of(records.StepSource)] == [0, 8]
     assert done.captures("done")[-1].state == "written"
     stopped = done.captures("running")[-1]
@@ -840,7 +821,6 @@ dist.destroy_process_group()
         str(tmp_path / "script.py"),
     ]
     done = run(script, how=launcher, requests=[{"id": "a", "steps": 1, "at": 5}])
-    assert done.code == 0, done.err
     assert set(done.logs) == {"rank0", "rank1"}, "torchrun's agent made a log, or a rank none"
     for rank in range(2):
         writer = f"rank{rank}"
@@ -887,9 +867,7 @@ end = time.monotonic() + 1
 while len(marks) > 20_000 and time.monotonic() < end: time.sleep(0.01)
 print(len(marks))
 """
-    done = run_forked(script)
-    assert done.code == 0, done.err
-    assert 10_000 < int(done.out) <= 20_000, "each takes 0.2 kB"
+    assert 10_000 < int(run_forked(script).out) <= 20_000, "each takes 0.2 kB"
 
 
 def test_hooks_that_break_do_not_break_training(run_forked: Callable[..., Run]) -> None:
@@ -906,7 +884,6 @@ train(DataLoader(data, batch_size=64)); print(float(model(data[0][0])))
     )
     names = ["data_begins", "optimizer_ended"]
     broken = run_forked(script, *names)
-    assert broken.code == 0, broken.err
     assert float(broken.out)
     (writer,) = broken.logs  # without an optimizer hook there is no step, but there is something to say
     hooks = sorted(

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from on_screen import screen_text, until, until_shown, workers_done
+from on_screen import running, screen_text, until, until_shown, workers_done
 
 from tuiprof.cli.options import Invocation
 from tuiprof.cli.targets import ladder_or_none
@@ -107,8 +107,7 @@ async def opened(app: TuiprofApp) -> None:
 
 async def test_an_earlier_measurement_is_shown_without_running(start: Start) -> None:
     measured(start, {"slow": 20e6, "fast": 15e6})
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 40)) as pilot:
+    async with running(TuiprofApp(start), size=(160, 40)) as (app, pilot):
         await opened(app)
         text = await until_shown(
             pilot, "ladder tiny — a [b]loop[/b]", "3 rounds · fit", "1.33× faster", "syncs/step"
@@ -130,8 +129,7 @@ async def test_a_kernel_is_shown_beside_the_limits_of_its_chip(start: Start) -> 
     trials = ladder.meta.trials
     trials[-1] = Trial("timing", 3, "fast", "", "done", wall_ns=10**9, figures=figures)
     ladder.save()
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 40)) as pilot:
+    async with running(TuiprofApp(start), size=(160, 40)) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "1.33× faster")
         await pilot.press("down")
@@ -165,8 +163,7 @@ async def test_a_measured_ladder_opens_by_its_name_with_its_intervals_drawn(
 
 async def test_a_stopped_one_says_what_is_left_and_80_columns_are_enough(start: Start) -> None:
     measured(start, {"slow": 20e6, "fast": 15e6}, left=2)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with running(TuiprofApp(start), size=(80, 24)) as (app, pilot):
         await opened(app)
         text = await until_shown(pilot, "stopped with 2 of 8 trials left", "r resumes", "? help")
         assert all(len(line) <= 80 for line in text.splitlines())
@@ -176,8 +173,7 @@ async def test_a_stopped_one_says_what_is_left_and_80_columns_are_enough(start: 
 async def test_results_are_exported_and_older_ones_are_a_key_away(start: Start, tmp_path: Path) -> None:
     measured(start, {"slow": 20e6, "fast": 15e6}, traces=False)
     measured(start, {"slow": 20e6, "fast": 30e6}, traces=False)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 40)) as pilot:
+    async with running(TuiprofApp(start), size=(160, 40)) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "1 of 2", "slower", "e export")
         await pilot.press("e")
@@ -201,8 +197,7 @@ async def test_results_are_exported_and_older_ones_are_a_key_away(start: Start, 
 
 async def test_a_rung_is_compared_by_its_trials_and_by_its_trace(start: Start) -> None:
     measured(start, {"slow": 20e6, "fast": 15e6}, rounds=6)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 44)) as pilot:
+    async with running(TuiprofApp(start), size=(160, 44)) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "1.33× faster")
         assert "c compare" not in screen_text(app)  # the baseline builds on nothing
@@ -216,8 +211,7 @@ async def test_a_rung_is_compared_by_its_trials_and_by_its_trace(start: Start) -
 
 async def test_rungs_without_a_trace_are_compared_by_their_trials_alone(start: Start) -> None:
     measured(start, {"slow": 20e6, "fast": 15e6}, rounds=6, traces=False)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with running(TuiprofApp(start), size=(120, 40)) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "faster")
         await pilot.press("down", "c")
@@ -228,8 +222,7 @@ async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) ->
     assert start.sessions is not None
     hold = start.scenarios[0] / "hold"  # as long as it is there, the first trial goes on
     hold.touch()
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 44), notifications=True) as pilot:
+    async with running(TuiprofApp(start), size=(160, 44), notifications=True) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "not measured yet", "no-such-package-anywhere", "r measure")
         assert screen_text(app).count("not measured yet") == 1

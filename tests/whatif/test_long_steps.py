@@ -74,7 +74,7 @@ def test_a_saving_is_the_mean_over_both_kinds_of_steps() -> None:
     [row] = told.table("changes").rows.to_dicts()
     assert row["wins_ns"] == pytest.approx(steps.step_ns / 2, rel=0.03)
     assert told.fact("step_ns") == priorities(trace).step_ns == opening(trace, "").step_ns == steps.step_ns
-    assert opening(trace, "").step_is == "on average"
+    assert opening(trace, "").step_is == "mean of 10 steps of the session"
     assert any(
         "mean over 10 steps of the session: 1 took about 3.00 ms" in note for note in advise(trace).notes
     )
@@ -117,7 +117,7 @@ def test_which_steps_are_of_another_kind(options: dict[str, Any], share: float) 
     assert (steps.long is not None) == bool(share)
     assert steps.share == share
     if not share:
-        assert "on average" not in opening(captured(**options), "").step_is
+        assert opening(captured(**options), "").step_is.startswith("median of")
 
 
 def test_what_only_long_steps_do_counts_as_often_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 import numpy as np
 import polars as pl
 
+from tuiprof.advice.levers import argument
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
@@ -38,6 +40,10 @@ _LINE_SHARE: Final = (0.35, 2.0)
 _MIN_NAMED: Final = 0.1
 #: With fewer samples, a line may be there by chance.
 MIN_SEEN: Final = 0.03
+#: Files of training frameworks, as :func:`~tuiprof.analyses.shared.frames.shorten` writes them.
+_TRAINER: Final = re.compile(
+    r"(^|/)(transformers/trainer\w*\.py|accelerate/|lightning/|lightning_fabric/|pytorch_lightning/)"
+)
 Sure = Literal["high", "medium", "low"]
 RowT = TypeVar("RowT")
 
@@ -142,6 +148,18 @@ class Evidence:
     def is_jax(self) -> bool:
         """Whether the trace is from JAX, which needs other instructions than PyTorch."""
         return self.trace.info.framework.startswith("JAX")
+
+    def write(self, lever: str, plain: str, **values: object) -> str:
+        """Return what to write for a lever of :mod:`.levers`: the framework's argument, or else plain PyTorch."""
+        return argument(self.trace, lever, plain, **values)
+
+    def write_for(self, row: WaitLocation, lever: str, plain: str) -> str:
+        """Return :meth:`write` for a wait; plain PyTorch if it is in the script itself, where no argument helps."""
+        return plain if self.is_own(row) else self.write(lever, plain)
+
+    def is_own(self, row: WaitLocation) -> bool:
+        """Whether a wait is known to be in the script or a library that it calls, not in the training framework."""
+        return row.found in ("line", "function") and _TRAINER.search(row.where) is None
 
     @property
     def step_count(self) -> int:
