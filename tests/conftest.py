@@ -137,9 +137,22 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
-def forked() -> Iterator[ForkedPython]:
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedPython]:
     """Runs scripts where PyTorch has been imported already."""
-    python = ForkedPython()
+    yield from _forked(tmp_path_factory, "torch._dynamo")  # which every optimizer imports
+
+
+@pytest.fixture(scope="session")
+def forked_jax(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedPython]:
+    """Runs scripts where JAX has been imported already, and nothing of it was used."""
+    yield from _forked(tmp_path_factory, "jax")
+
+
+def _forked(factory: pytest.TempPathFactory, module: str) -> Iterator[ForkedPython]:
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # each worker has one of its own below it
+    python = ForkedPython(folder / module, module)
     yield python
     python.close()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from installed import needs
 from probe_runs import Run
 
 from tuiprof.advice import advise
@@ -258,7 +259,7 @@ for _ in range(6):
     optimizer.step()
     torch_xla.sync()
 """
-    pytest.importorskip("torch")
+    needs("torch")
     steps = run_forked(script).of(records.Step)
     assert {"forward", "backward", "optimizer"} <= set(steps[-1].ph)
     counted = {tuple(sorted(step.ph)) for step in steps[3:]}
