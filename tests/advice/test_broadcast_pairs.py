@@ -15,7 +15,7 @@ SQUARED = ("sub", "pow", "sum")
 def combined(x: object, y: object, *names: str, trained: bool = False) -> Trace:
     """Return steps with a product of 1 ms, then a combination of two tensors and what follows, of 100 µs each."""
     steps = Steps()
-    for number in range(4):
+    for number in steps.each():
         steps.op("aten::linear", ((GEMM, 1000),), dims=[[64, 256], [512, 256]])
         for at, name in enumerate(names):
             dims = [x, y, []] if at == 0 else [PAIRS, []]
@@ -29,7 +29,6 @@ def combined(x: object, y: object, *names: str, trained: bool = False) -> Trace:
             for at in reversed(range(len(names))):
                 node = f"autograd::engine::evaluate_function: {names[at].title()}Backward0"
                 steps.op(node, ((ELEMENTWISE, 100),), dims=[], sequence=10 * number + at)
-        steps.end()
     return steps.trace()
 
 
