@@ -985,20 +985,12 @@ def test_a_gradient_of_the_input_is_not_needed(zeroed: bool) -> None:
 @pytest.mark.parametrize(
     "trace",
     [
-        of_inputs(),
-        of_inputs(f"{AUTOGRAD}: EmbeddingBackward0", ACCUMULATE),
-        of_inputs(CAST, ACCUMULATE, weights=0),
-        of_inputs(CAST, ACCUMULATE, updates=False),
-        of_inputs(CAST, ACCUMULATE, penalty=True),
-        of_inputs(CAST, ACCUMULATE, us=1),
-    ],
-    ids=[
-        "of nothing",
-        "of a table",
-        "of a frozen model",
-        "of an attack",
-        "of a penalty",
-        "of next to nothing",
+        pytest.param(of_inputs(), id="of nothing"),
+        pytest.param(of_inputs(f"{AUTOGRAD}: EmbeddingBackward0", ACCUMULATE), id="of a table"),
+        pytest.param(of_inputs(CAST, ACCUMULATE, weights=0), id="of a frozen model"),
+        pytest.param(of_inputs(CAST, ACCUMULATE, updates=False), id="of an attack"),
+        pytest.param(of_inputs(CAST, ACCUMULATE, penalty=True), id="of a penalty"),
+        pytest.param(of_inputs(CAST, ACCUMULATE, us=1), id="of next to nothing"),
     ],
 )
 def test_a_gradient_of_the_input_may_be_needed(trace: Trace) -> None:
