@@ -493,6 +493,69 @@ def test_weights_may_be_changed_between_calls_on_the_same_inputs(
     assert (finding(steps.trace(), "repeated-forward") is not None) == advised
 
 
+TRAINED = ", no gradients, inputs trained on"
+
+
+def measured(
+    mark: str = TRAINED,
+    *,
+    times: int = 1,
+    layers_us: int = 100,
+    ended_by_update: bool = True,
+    learns: bool = True,
+) -> Trace:
+    """Steps that run the model again after the update, as for a metric, which the step that begins then has."""
+    steps = Steps()
+    layers = [("aten::linear", ((GEMM, layers_us),))] * 6
+    for number in range(4):
+        if number == 0 and ended_by_update:  # its call with gradients was before the capture
+            steps.within("GPT #1, no gradients", *layers)
+        steps.within("GPT #1", *layers, first=1)
+        for sequence in reversed(range(1, 7) if learns else ()):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=sequence, track=BACKWARD)
+        if not ended_by_update:
+            for _ in range(times):
+                steps.within(f"GPT #1{mark}", *layers)
+        steps.within("Optimizer.step#SGD.step", ("aten::_fused_sgd_", ((ELEMENTWISE, 100),)))
+        if ended_by_update:
+            steps.end()
+        if ended_by_update and number < 3:
+            for _ in range(times):
+                steps.within(f"GPT #1{mark}", *layers)
+        if not ended_by_update:
+            steps.end()
+    return steps.trace()
+
+
+@pytest.mark.parametrize("layers_us", [50, 100, 400])
+@pytest.mark.parametrize("ended_by_update", [True, False])
+def test_a_pass_for_a_metric_on_the_batch_that_was_trained_on_costs_its_time(
+    layers_us: int, ended_by_update: bool
+) -> None:
+    row = found(measured(layers_us=layers_us, ended_by_update=ended_by_update), "repeated-forward")
+    assert row["wins_ns"] == pytest.approx(6 * layers_us * 1000, rel=0.03)
+    assert "the inputs that it has just been trained on" in row["what"]
+    assert "every step" in row["what"]
+    assert "outputs.detach()" in row["instead"]
+    # With the weights of after the update the method may need it.
+    assert (row["wins_low_ns"] == 0) == ("before the update" in row["instead"]) == ended_by_update
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        measured(times=3),
+        measured(learns=False),
+        measured(", no gradients"),
+        measured(", no gradients, same largest input"),
+    ],
+    ids=["a line search", "no backward pass", "other inputs", "one of several inputs"],
+)
+def test_a_pass_is_not_for_a_metric_if_other_inputs_or_a_search_may_need_it(trace: Trace) -> None:
+    row = finding(trace, "repeated-forward")
+    assert row is None or "trained on" not in row["what"]
+
+
 def test_a_model_is_called_again_on_the_same_inputs() -> None:
     row = found(numbered("GPT #1", "GPT #1", "GPT #1, same inputs"), "repeated-forward")
     assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)

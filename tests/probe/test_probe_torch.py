@@ -323,6 +323,44 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     assert partly == 2 * expected, "as long as what computes it is the same"
 
 
+def test_a_capture_marks_calls_without_gradients_on_the_inputs_that_were_trained_on(
+    run_forked: Callable[..., Run],
+) -> None:
+    script = """
+class Metric(torch.nn.Linear): pass
+class Eval(torch.nn.Linear): pass
+class Dropped(torch.nn.Linear): drop = 0.0
+class Written(torch.nn.Linear): pass
+class Fresh(torch.nn.Linear): pass
+class Other(torch.nn.Linear):
+    def forward(self, x, scale=1): return super().forward(x) * scale
+kinds = Metric, Eval, Dropped, Written, Fresh, Other
+nets = [kind(16, 1) for kind in kinds]
+nets[2].drop = 0.5
+sgd = torch.optim.SGD([weight for net in nets for weight in net.parameters()], 0.01)
+def again(loss):
+    x, given = torch.randn(4, 16), []
+    for net in nets:
+        given.append(x.clone())
+        net(given[-1]).sum().backward()
+    sgd.step()
+    with torch.no_grad():
+        nets[0](given[0])
+        nets[1].eval()(given[1]); nets[1].train()
+        nets[2](given[2])
+        given[3].add_(1); nets[3](given[3])
+        nets[4](given[4].clone())
+        nets[5](given[5], scale=2)
+for _ in range(2): train(DataLoader(data, batch_size=64), again)
+"""
+    calls = model_calls(run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 4}]))
+    marked = [name for name in calls if name.endswith("inputs trained on")]
+    assert marked == ["Metric #1, no gradients, inputs trained on"] * len(marked), (
+        "not in another mode, with dropout, or on inputs that were changed, copied or given other options"
+    )
+    assert marked
+
+
 def test_calls_of_a_model_that_has_changed_are_not_on_the_same_inputs(run_forked: Callable[..., Run]) -> None:
     script = """
 same = torch.randn(4, 16)
