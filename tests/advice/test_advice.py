@@ -18,7 +18,7 @@ from tuiprof.advice.answer import answer as page_of
 from tuiprof.advice.pricing import prioritise
 from tuiprof.analyses import available as analyses
 from tuiprof.analyses import run
-from tuiprof.errors import TraceError
+from tuiprof.errors import TraceError, UsageProblem
 from tuiprof.formats import open_trace
 from tuiprof.ladder.scenarios import ladders
 from tuiprof.model import Report, Trace
@@ -624,3 +624,13 @@ def test_where_nothing_can_be_replayed_what_takes_longest_comes_first() -> None:
     edits = {"host": Edit(host=host), "device": Edit(work=trace.device_work, keep=np.array([0.5]))}
     findings = [(name, Finding("", "", "", "high", "", edit)) for name, edit in edits.items()]
     assert [item.rule for item in prioritise(findings, None, trace).findings] == ["device", "host"]
+
+
+def test_kernels_of_a_trace_without_device_work_cannot_be_scaled_and_what_can_is_named() -> None:
+    with pytest.raises(UsageProblem, match="no device work in this trace") as found:
+        question.changes(loading(IN_PROCESS, device=False), scale=["gemm=0.5"])
+    assert "--host F" in found.value.remedy
+    with pytest.raises(UsageProblem, match="no kernel has 'conv' in its name"):
+        question.changes(loading(IN_PROCESS), scale=["conv=0.5"])
+    [asked] = question.changes(loading(IN_PROCESS), scale=["gemm=0.5"])
+    assert asked.text.startswith("4 kernels")

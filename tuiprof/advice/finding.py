@@ -22,10 +22,9 @@ from tuiprof.analyses.shared.frames import ancestry_of
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.optimizers import Updates, updates
 from tuiprof.analyses.shared.replay import replayed
-from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.analyses.sync_events import WAIT_LOCATIONS, WaitLocation
-from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
+from tuiprof.model import Report, RowsOf, Trace, Unavailable
 from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.steps import SampledLine
 from tuiprof.model.trace import cached_on_trace
@@ -271,26 +270,26 @@ class Evidence:
 
         Such lines are recorded without Python frames.
         """
-        lines, call = self._waits_at_lines
+        lines, call = self._lines_with_calls
         inside = np.isin(call, chosen)
         return _most_frequent(lines.filter(pl.Series(inside)), 1) if inside.any() else ""
 
     @cached_property
-    def _waits_at_lines(self) -> tuple[pl.DataFrame, Ints]:
+    def _lines_with_calls(self) -> tuple[pl.DataFrame, Ints]:
         """The waits whose line is known, and the call that each lies in, as an index; -1 = none."""
-        lines = _every_wait(self.trace).filter(found="line")
+        lines = _waits(self.trace).at_lines
         return lines, self.calls.inside(lines["event"].to_numpy())
 
     def line_before(self, instants: Ints, within_ns: int) -> str:
         """Return the line of the script whose waits end shortly before most of some instants, ns; empty = none does."""
-        lines = _every_wait(self.trace).filter(found="line").sort("end_ns")
+        lines = _waits(self.trace).at_lines.sort("end_ns")
         ends = lines["end_ns"].to_numpy()
         at = np.searchsorted(ends, instants, side="right") - 1
         near = (at >= 0) & (instants - ends[at] <= within_ns) if len(ends) else np.zeros(len(at), dtype=bool)
         return _most_frequent(lines[at[near]], len(instants) // 2 + 1)
 
     def _waits_of(self, row: WaitLocation) -> pl.DataFrame:
-        return _waits_by_location(self.trace)[row.where, row.in_, row.through, row.range, row.kind]
+        return _waits(self.trace).by_location[row.where, row.in_, row.through, row.range, row.kind]
 
     def calls_of(self, row: WaitLocation) -> Ints:
         """Return the calls that wait at a location, as rows of the trace."""
@@ -434,15 +433,26 @@ class Evidence:
         return replace(calls.edit(calls.mask(*chosen), keep, keep), waits=operators[:0])
 
 
-@cached_on_trace
-def _every_wait(trace: Trace) -> pl.DataFrame:
-    return _wait_table.build(trace, Scope.of(trace, Window())).frame
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """What rules ask of the waits of a trace; the table of all of them takes much memory and is not kept."""
+
+    at_lines: (
+        pl.DataFrame
+    )  # those whose line is known: ``event``, ``end_ns``, ``called_from``, ``in`` and ``where``
+    #: The calls of those that count, by their values of :data:`_LOCATION`: ``event`` and ``begun_by``.
+    by_location: dict[tuple[Any, ...], pl.DataFrame]
 
 
 @cached_on_trace
-def _waits_by_location(trace: Trace) -> dict[tuple[Any, ...], pl.DataFrame]:
-    counted = _every_wait(trace).filter(pl.col("apart") == "").select(*_LOCATION, "event", "begun_by")
-    return counted.partition_by(*_LOCATION, as_dict=True, include_key=False)
+def _waits(trace: Trace) -> _Waits:
+    every = _wait_table.located(trace)
+    counted = every.select(*_LOCATION, "event", "begun_by", apart="apart").filter(apart="").drop("apart")
+    at_lines = every.select("event", "end_ns", "called_from", "in", "where", found="found").filter(
+        found="line"
+    )
+    by_location = counted.partition_by(*_LOCATION, as_dict=True, include_key=False)
+    return _Waits(at_lines, by_location)
 
 
 def _most_frequent(lines: pl.DataFrame, at_least: int) -> str:

@@ -187,6 +187,11 @@ def _scaled(trace: Trace, text: str) -> Change:
         factor = -1.0
     if not pattern or not 0 <= factor < 1000:
         raise UsageProblem(f"{text!r} is not KERNEL=FACTOR", "for example: --scale gemm=0.5")
+    if not len(trace.device_work):
+        raise UsageProblem(
+            "there is no device work in this trace, so no kernel whose time could change",
+            "give --host F for the time of the host, --without RULE for a finding, or --loader-workers N",
+        )
     work = trace.device_work[trace.named(f"(?i){re.escape(pattern)}", trace.device_work)]
     if not len(work):
         raise UsageProblem(

@@ -209,13 +209,12 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
     """Return start and end of the replayed stretch, and its number of steps, limited for speed."""
     steps = trace.steps
     if not len(steps):
-        mine = np.flatnonzero(trace.track_codes == main)
-        start, end = int(trace.starts[mine].min()), int(trace.ends[mine].max())
         if in_part(trace):  # the middle, without startup and end of the run
-            launches = trace.starts[trace.links.launches]
+            launches = trace.links.launches
             first = (len(launches) - MAX_LAUNCHES) // 2
-            start, end = int(launches[first]), int(launches[first + MAX_LAUNCHES])
-        return start, end, 0
+            return int(trace.starts[launches[first]]), int(trace.starts[launches[first + MAX_LAUNCHES]]), 0
+        mine = np.flatnonzero(trace.track_codes == main)
+        return int(trace.starts[mine].min()), int(trace.ends[mine].max()), 0
     order = np.argsort(steps.starts, kind="stable")
     if (long := _long_steps(trace)) is not None:  # the usual ones alone
         order = max(np.split(order, np.flatnonzero(np.isin(order, long.captured))), key=len)
