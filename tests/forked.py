@@ -93,7 +93,7 @@ class ForkedPython:
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                         pass_fds=[waits.fileno()],
-                        env={**os.environ, "OMP_NUM_THREADS": "1"},
+                        env={**os.environ, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"},
                         check=True,
                     )
                 one.connect(str(path))
