@@ -100,6 +100,19 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["VIRTUAL_ENV"] = sys.prefix
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let Polars have one thread in each worker: all cores are taken, and more would wait for each other there."""
+    if not hasattr(session.config, "workerinput"):
+        return
+    os.environ["POLARS_MAX_THREADS"] = "1"
+    with contextlib.suppress(ImportError):
+        import polars
+
+        polars.thread_pool_size()  # which begins it
+    del os.environ["POLARS_MAX_THREADS"]  # what is started is as it is for a user
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what stays for good: PyTorch, all test modules and every test.

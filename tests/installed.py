@@ -33,4 +33,6 @@ class _Lazily:
         self._package = package
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_pytest", "__")):  # asked of everything in a module of tests
+            raise AttributeError(name)
         return getattr(import_module(self._package), name)
