@@ -139,6 +139,7 @@ def test_loader_workers_are_switched_inside_of_the_process(tmp_path: Path) -> No
         "undecided where other programs take the cores"
     )
     assert "applied: DataLoader(num_workers=" in tried.stdout
+    assert "in the script: DataLoader(num_workers=" in tried.stdout
     assert "the logged metrics are the same with the fix" in tried.stdout
     assert (tmp_path / "train.py").read_text() == LOADED
 

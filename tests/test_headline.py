@@ -14,7 +14,7 @@ from tuiprof.analyses import run
 from tuiprof.comparison.headline import ask, headline
 from tuiprof.formats import open_trace
 from tuiprof.model import Report
-from tuiprof.model.units import format_rough_share
+from tuiprof.model.units import format_ns, format_rough_share
 from tuiprof.resources import shipped
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -25,9 +25,8 @@ def test_of_a_cpu_trace_the_wait_for_data_comes_before_the_largest_operator(
     wait_us: int, analysis: str
 ) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 100
-        made.step(number, at, at + 100).op(LOADER, at, at + wait_us).op("aten::mm", at + 70, at + 95)
+    for _, at in made.steps(100):
+        made.op(LOADER, at, at + wait_us).op("aten::mm", at + 70, at + 95)
     found = headline(made.trace())
     assert found.analysis == analysis
     assert ("batches are loaded in the training process" in found.line) == (analysis == "advice")
@@ -35,9 +34,7 @@ def test_of_a_cpu_trace_the_wait_for_data_comes_before_the_largest_operator(
 
 def test_without_a_finding_the_line_says_what_may_be_tried() -> None:
     made, free = Made(), 20.0
-    for number in range(4):
-        at = number * 30
-        made.step(number, at, at + 30)
+    for number, at in made.steps(30):
         for index, (operator, kernel) in enumerate(
             (("mm", "sm90_xmma_gemm_bf16"), ("layer_norm", "layer_norm_kernel"))
         ):
@@ -59,7 +56,9 @@ def test_the_line_is_the_first_advice(name: str) -> None:
     found = headline(trace)
     assert found.analysis == "advice"
     assert first["what"] in found.line
-    assert f"({format_rough_share(first['share'])})" in found.line
+    step_ns = advice.fact("step_ns")
+    assert isinstance(step_ns, float)
+    assert f" of {format_ns(step_ns)} ({format_rough_share(first['share'])})" in found.line
 
 
 def test_of_several_screens_one_has_a_trace_worked_out(

@@ -18,7 +18,7 @@ from tuiprof.advice.answer import answer as page_of
 from tuiprof.advice.pricing import prioritise
 from tuiprof.analyses import available as analyses
 from tuiprof.analyses import run
-from tuiprof.errors import TraceError
+from tuiprof.errors import TraceError, UsageProblem
 from tuiprof.formats import open_trace
 from tuiprof.ladder.scenarios import ladders
 from tuiprof.model import Report, Trace
@@ -38,9 +38,9 @@ def rules(trace: Trace) -> set[str]:
 def steps_of(*, operator: str, copy: str, size: int, calls: tuple[str, str]) -> Made:
     """Four steps, each a kernel, then a wait of 60 µs and 30 µs until the next kernel."""
     made = Made()
-    for number in range(4):
-        at, correlation = number * 200, number * 10 + 1
-        made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
+    for number, at in made.steps(200):
+        correlation = number * 10 + 1
+        made.launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
         made.op(operator, at + 20, at + 98).call(calls[0], at + 30, at + 92, correlation=correlation + 1)
         if copy:
             made.kernel(copy, at + 90, at + 91, correlation + 1, category="memcpy", bytes=size)
@@ -104,9 +104,9 @@ def test_rules_of_syncs(change: dict[str, object], rule: str) -> None:
 def test_a_wait_that_the_script_asks_for() -> None:
     def of(operator: str) -> Made:
         made = Made()
-        for number in range(4):
-            at, correlation = number * 200, number * 10 + 1
-            made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
+        for number, at in made.steps(200):
+            correlation = number * 10 + 1
+            made.launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
             if operator:
                 made.op(operator, at + 18, at + 98)
             made.call("cudaDeviceSynchronize", at + 20, at + 92)
@@ -143,9 +143,9 @@ def test_a_wait_that_the_script_asks_for() -> None:
 )
 def test_waits_of_xla(wait: str, rule: str | None, what: str) -> None:
     made = Made()
-    for number in range(4):
-        at, correlation = number * 200, number * 10 + 1
-        made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
+    for number, at in made.steps(200):
+        correlation = number * 10 + 1
+        made.launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
         made.add("python_function" if wait.startswith("api") else "runtime", wait, at + 20, at + 98)
         made.launch("add", (at + 115, at + 120), (at + 122, at + 190), correlation + 1)
     trace = made.trace()
@@ -220,9 +220,7 @@ def test_large_batches_of_workers_take_longer_to_fetch() -> None:
 def loading(wait: str, *frames: tuple[str, int, int], device: bool = True, copied: int = 0) -> Trace:
     """Four steps of 10 ms that begin with 4 ms of waiting under a name, with Python frames inside and around."""
     made = Made()
-    for number in range(4):
-        at = number * 10_000
-        made.step(number, at, at + 10_000)
+    for number, at in made.steps(10_000):
         category = "cpu_op" if "DataLoader" in wait else "annotation"
         made.add(category, wait, at + 100, at + 4_100).op("aten::mm", at + 4_200, at + 9_990)
         for name, begin, end in frames:
@@ -278,9 +276,8 @@ def test_advice_for_a_cpu_speaks_of_no_device() -> None:
 def looped(op_us: float, *, passes: int = 10, device: bool = False, inside: str = "") -> Trace:
     """Two steps on a CPU that call three operators again and again, in the forward and on autograd's thread."""
     made = Made()
-    for number in range(2):
-        at = number * 4000
-        made.step(number, at, at + 4000).add("python_function", "train.py(46): loss", at + 100, at + 1900)
+    for number, at in made.steps(4000, 2):
+        made.add("python_function", "train.py(46): loss", at + 100, at + 1900)
         if inside:
             made.op(inside, at + 99, at + 1901)
         for i in range(passes * 3):
@@ -336,9 +333,8 @@ def test_a_loop_of_short_operators_on_a_cpu_names_its_function_and_counts_its_ba
 
 def test_loops_that_call_something_else_on_a_cpu_are_findings_of_their_own() -> None:
     made = Made()
-    for number in range(2):
-        at = number * 4000
-        made.step(number, at, at + 4000).add("python_function", "train.py(46): loss", at + 100, at + 3900)
+    for _, at in made.steps(4000, 2):
+        made.add("python_function", "train.py(46): loss", at + 100, at + 3900)
         for begin, names in ((100, ("slice", "add")), (1300, ("mul", "exp")), (2500, ("add", "slice"))):
             made.op("aten::linear", at + begin - 90, at + begin - 10)
             for index in range(20):
@@ -365,9 +361,8 @@ def test_what_is_no_loop_of_short_operators(trace: Trace) -> None:
 
 def test_an_optimizer_without_multi_tensor_kernels() -> None:
     made, correlation = Made(), 0
-    for number in range(2):
-        at = number * 1000
-        made.step(number, at, at + 1000).add("annotation", "Optimizer.step#SGD.step", at + 100, at + 900)
+    for _, at in made.steps(1000, 2):
+        made.add("annotation", "Optimizer.step#SGD.step", at + 100, at + 900)
         for i in range(60):
             correlation += 1
             begin = at + 100 + i * 12
@@ -394,9 +389,8 @@ def test_optimizers_that_one_could_replace(
     optimizers: int, layer: str, before_each: Sequence[str], advised: bool
 ) -> None:
     made, correlation = Made(), 0
-    for number in range(8):
-        at = number * 10_000
-        made.step(number, at, at + 10_000).op(layer, at, at + 20)
+    for number, at in made.steps(10_000, 8):
+        made.op(layer, at, at + 20)
         for i in range(optimizers):
             begin = at + 100 + i * 400
             for index, name in enumerate(before_each):
@@ -544,9 +538,9 @@ def test_every_proof_names_a_scenario_that_is_there() -> None:
 
 def test_a_gain_is_a_share_of_what_the_device_needs_where_the_host_runs_ahead() -> None:
     made = Made()
-    for number in range(5):
-        at, busy = number * 40, 10 + number * 100
-        made.step(number, at, at + 40).op("aten::mm", at + 1, at + 4)
+    for number, at in made.steps(40, 5):
+        busy = 10 + number * 100
+        made.op("aten::mm", at + 1, at + 4)
         made.launch("sm80_xmma_gemm_f32f32_tf32f32", (at + 1, at + 3), (busy, busy + 90), number + 1)
     found = advice(made.trace())
     assert found.fact("step_ns") == pytest.approx(100_000, rel=0.02)
@@ -630,3 +624,13 @@ def test_where_nothing_can_be_replayed_what_takes_longest_comes_first() -> None:
     edits = {"host": Edit(host=host), "device": Edit(work=trace.device_work, keep=np.array([0.5]))}
     findings = [(name, Finding("", "", "", "high", "", edit)) for name, edit in edits.items()]
     assert [item.rule for item in prioritise(findings, None, trace).findings] == ["device", "host"]
+
+
+def test_kernels_of_a_trace_without_device_work_cannot_be_scaled_and_what_can_is_named() -> None:
+    with pytest.raises(UsageProblem, match="no device work in this trace") as found:
+        question.changes(loading(IN_PROCESS, device=False), scale=["gemm=0.5"])
+    assert "--host F" in found.value.remedy
+    with pytest.raises(UsageProblem, match="no kernel has 'conv' in its name"):
+        question.changes(loading(IN_PROCESS), scale=["conv=0.5"])
+    [asked] = question.changes(loading(IN_PROCESS), scale=["gemm=0.5"])
+    assert asked.text.startswith("4 kernels")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Container
 
 import pytest
 from analyses.made import Made
-from host_ahead import Shapes, Steps
-from test_operator_rules import finding, found
+from findings import finding, found
+from host_ahead import Steps, with_shapes
 
 from tuiprof.model import Trace
 
@@ -99,9 +99,7 @@ def recurrent(cell: str = "", *, layer: bool = False, slow: Container[int] = ())
         slow: Steps in whose forward pass operators take twice as long.
     """
     made = Made()
-    for number in range(2):
-        at = number * 20_000
-        made.step(number, at, at + 20_000)
+    for number, at in made.steps(20_000, 2):
         made.op("aten::embedding", at + 2, at + 8, sequence=1)
         if layer:
             made.op("aten::gru", at + 10, at + 3_000, sequence=200)
@@ -156,9 +154,7 @@ def test_the_backward_pass_of_a_recurrent_layer_is_no_loop_of_the_script() -> No
 def rows_of_numbers(body: str) -> Trace:
     """Two steps on a CPU with a loop over each of three rows."""
     made = Made()
-    for number in range(2):
-        at = number * 20_000
-        made.step(number, at, at + 20_000)
+    for _, at in made.steps(20_000, 2):
         for row in range(3):
             begin = at + 10 + row * 3_000
             made.op("aten::unbind", begin, begin + 40)
@@ -180,9 +176,7 @@ def test_loops_over_rows_are_one_finding_that_says_how_many_there_are(body: str,
 def test_an_iteration_of_a_loop_over_samples_may_be_long() -> None:
     """One read among a hundred operators does not make it a loop that reads items."""
     made = Made()
-    for number in range(2):
-        at = number * 40_000
-        made.step(number, at, at + 40_000)
+    for _, at in made.steps(40_000, 2):
         for index in range(16 * 100):
             start, body = at + 100 + index * 20, index % 100
             made.op("aten::is_nonzero" if body == 60 else f"aten::special_{body}", start, start + 15)
@@ -195,9 +189,7 @@ def test_an_iteration_of_a_loop_over_samples_may_be_long() -> None:
 
 def test_what_waits_in_a_loop_stays() -> None:
     made = Made()
-    for number in range(2):
-        at = number * 20_000
-        made.step(number, at, at + 20_000)
+    for _, at in made.steps(20_000, 2):
         for index in range(100):
             start = at + 100 + index * 20 + (4_000 if index > 50 else 0)
             made.op(("aten::add", "aten::mul")[index % 2], start, start + (4_015 if index == 50 else 15))
@@ -219,9 +211,7 @@ def averaged(*shapes: list[int], body: tuple[str, ...] = ("mul", "mul", "add")) 
                 made.op(f"aten::{name}", at, at + us)
                 dims.append([shapes[number % len(shapes)], []])
                 at += us + 5
-    trace = made.trace()
-    trace._raw = Shapes(dict(zip(trace.ints("ordinal", trace.operators()).tolist(), dims, strict=True)))
-    return trace
+    return with_shapes(made.trace(), dims)
 
 
 def test_a_loop_over_parameters_is_one_call_on_all_of_them() -> None:
@@ -242,13 +232,12 @@ def test_a_loop_over_samples_is_one_call_on_a_batch(averages: Trace) -> None:
 def collected(*rows: int, steps: int = 4, sort: str = "aten::argsort") -> Trace:
     """Return steps with a product, and a metric over so many rows; the last size is of all later steps."""
     made = Steps()
-    for step in range(steps):
+    for step in made.each(steps):
         length = rows[min(step, len(rows) - 1)]
         made.op("aten::linear", ((GEMM, 500),), dims=[[512, 24], [384, 24]])
         made.op("aten::cat", ((CAT, 10),), dims=[])
         for name in (sort, "aten::index", "aten::cumsum", "aten::eq"):
             made.op(name, ((CAT, 100),), dims=[[length], []])
-        made.end()
     return made.trace()
 
 

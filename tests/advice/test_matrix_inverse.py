@@ -18,7 +18,7 @@ INVERSE: Calls = (("inverse", [N]),)
 def solved(*calls: tuple[str, list[list[int]]], shapes: bool = True, trained: bool = False) -> Trace:
     """Return steps with a product of 1 ms, then these calls of 100 µs each."""
     steps = Steps()
-    for number in range(4):
+    for number in steps.each():
         steps.op("aten::linear", ((GEMM, 1000),), dims=[[64, 256], [512, 256]] if shapes else None)
         for at, (name, dims) in enumerate(calls):
             work, given = ((ELEMENTWISE, 100),), dims if shapes else None
@@ -26,7 +26,6 @@ def solved(*calls: tuple[str, list[list[int]]], shapes: bool = True, trained: bo
         for at in reversed(range(len(calls) if trained else 0)):
             node = f"autograd::engine::evaluate_function: Node{at}Backward0"
             steps.op(node, ((ELEMENTWISE, 100),), dims=[] if shapes else None, sequence=10 * number + at)
-        steps.end()
     return steps.trace()
 
 
@@ -71,9 +70,8 @@ def test_a_determinant_of_the_same_matrix_needs_no_factors_of_its_own() -> None:
 )
 def test_the_line_is_the_one_that_was_sampled_as_often(line: tuple[str, float, str], where: str) -> None:
     made = Made()
-    for number in range(4):
-        at = 1000 * number
-        made.step(number, at, at + 1000).op("aten::mm", at + 10, at + 600)
+    for _, at in made.steps(1000):
+        made.op("aten::mm", at + 10, at + 600)
         made.op("aten::inverse", at + 610, at + 960).op("aten::mm", at + 970, at + 990)
     assert found(with_lines(made.trace(), line), "matrix-inverse")["where"] == where
 

@@ -82,9 +82,9 @@ def finding(what: str) -> Finding:
 def waiting() -> Made:
     """Four steps that each wait for the device at one place, so that a rule of ours fires."""
     made = Made()
-    for number in range(4):
-        at, correlation = number * 200, number * 10 + 1
-        made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
+    for number, at in made.steps(200):
+        correlation = number * 10 + 1
+        made.launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
         made.op("aten::nonzero", at + 20, at + 98).call("cudaStreamSynchronize", at + 30, at + 92)
         made.launch("add", (at + 115, at + 120), (at + 122, at + 190), correlation + 1)
     return made

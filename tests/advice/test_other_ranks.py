@@ -255,9 +255,7 @@ def test_outside_the_capture_a_step_waits_for_what_it_takes_longer_than_alone(
 def in_buckets(count: int, size: int, node: str = "torch::autograd::AccumulateGrad") -> Trace:
     """Four steps whose backward pass averages gradients with this many collectives of a size."""
     made, correlations = Made(), []
-    for number in range(4):
-        at = number * 10_000
-        made.step(number, at, at + 10_000)
+    for number, at in made.steps(10_000):
         for index in range(count):
             begin, correlation = at + 10 + index * 200, number * 100 + index + 1
             made.op(f"autograd::engine::evaluate_function: {node}", begin, begin + 150, sequence=correlation)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report, site
+from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report, site, with_arguments
+from findings import finding, found
 from host_ahead import Steps
 
 from tuiprof.advice import advise
@@ -50,9 +51,7 @@ def gpu_bound(*ops: Op, steps: int = 4, around: str = "", **info: Any) -> Trace:
     """
     made, correlation, free = Made(), 0, 20.0
     length = 10 + 10 * len(ops)
-    for number in range(steps):
-        at = number * length
-        made.step(number, at, at + length)
+    for _, at in made.steps(length, steps):
         if around:
             made.add("annotation", around, at + 1, at + length - 1)
         for index, (operator, kernel, works) in enumerate(ops):
@@ -61,20 +60,6 @@ def gpu_bound(*ops: Op, steps: int = 4, around: str = "", **info: Any) -> Trace:
             made.launch(kernel, (begin + 2, begin + 5), (free, free + works), correlation)
             free += works
     return made.trace(**info)
-
-
-def finding(trace: Trace, rule: str) -> dict[str, Any] | None:
-    """Return the row of a rule's first finding; None = it has none."""
-    report = advise(trace)
-    assert not [note for note in report.notes if "unavailable" in note], report.notes
-    rows = report.table("findings").rows.filter(pl.col("rule") == rule)
-    return rows.row(0, named=True) if len(rows) else None
-
-
-def found(trace: Trace, rule: str) -> dict[str, Any]:
-    row = finding(trace, rule)
-    assert row is not None, f"{rule} not found"
-    return row
 
 
 def attention(*between: Op) -> Sequence[Op]:
@@ -115,9 +100,7 @@ def test_a_causal_mask_leaves_less_of_the_products() -> None:
 @pytest.mark.parametrize("learned", [True, False])
 def test_the_gradient_of_a_learned_bias_is_as_large_as_the_scores(learned: bool) -> None:
     made, free, ops = Made(), 20.0, attention(("aten::add", ELEMENTWISE, 100))
-    for number in range(4):
-        at = number * 200
-        made.step(number, at, at + 200)
+    for number, at in made.steps(200):
         for index, (operator, kernel, works) in enumerate(
             (*ops, (f"{AUTOGRAD}: AddBackward0", REDUCE if learned else UNARY, 50))
         ):
@@ -149,9 +132,7 @@ def test_attention_that_no_fused_kernel_takes(
     kernels: Sequence[tuple[str, float]], twice: bool, saved_us: float | None
 ) -> None:
     made, free, correlation = Made(), 25.0, 0
-    for number in range(4):
-        at = number * 100
-        made.step(number, at, at + 100)
+    for _, at in made.steps(100):
         made.op("aten::scaled_dot_product_attention", at + 10, at + 90)
         made.op("aten::_scaled_dot_product_attention_math", at + 15, at + 85)
         for index, (kernel, works) in enumerate(kernels):
@@ -209,16 +190,12 @@ def norm_of_rows(length: int, block: tuple[int, int] = (32, 16)) -> Trace:
     trace = gpu_bound(*NORM[:-2], broadcast, broadcast)
     names = dict(zip(trace.ints("ordinal").tolist(), map(trace.name, range(len(trace))), strict=True))
 
-    class Texts:
-        def text(self, ordinal: int) -> str:
-            reduces = names[ordinal] == REDUCE
-            grid = 2**24 // length // block[1] if reduces else 2**24 // 256
-            return json.dumps(
-                {"args": {"grid": [grid, 1, 1], "block": [*block, 1] if reduces else [128, 1, 1]}}
-            )
+    def arguments(ordinal: int) -> dict[str, Any]:
+        if names[ordinal] == REDUCE:
+            return {"grid": [2**24 // length // block[1], 1, 1], "block": [*block, 1]}
+        return {"grid": [2**24 // 256, 1, 1], "block": [128, 1, 1]}
 
-    trace._raw = Texts()
-    return trace
+    return with_arguments(trace, arguments)
 
 
 @pytest.mark.parametrize(
@@ -312,9 +289,7 @@ def test_what_is_done_to_one_tensor_after_the_other_is_no_chain(operator: str) -
 
 def test_what_else_the_host_does_between_two_calls_of_a_chain_stays() -> None:
     made, correlation = Made(), 0
-    for number in range(4):
-        at = number * 10_000
-        made.step(number, at, at + 10_000)
+    for _, at in made.steps(10_000):
         for index in range(4):
             begin, correlation = at + 5 + 2_000 * index, correlation + 1
             made.op("aten::mul", begin, begin + 8, sequence=correlation)
@@ -359,9 +334,7 @@ def multiplied(made: Made, number: int, free: float, correlation: int) -> tuple[
 
 def test_a_chain_goes_with_the_backward_that_it_made() -> None:
     made, free, correlation = Made(), 20.0, 0
-    for number in range(4):
-        at = number * 200
-        made.step(number, at, at + 200)
+    for number, at in made.steps(200):
         free, correlation = multiplied(made, number, free, correlation)
         for index in reversed(range(4)):
             begin, correlation = at + 160 - 10 * index, correlation + 1
@@ -380,9 +353,7 @@ def test_what_a_chain_did_not_make_is_not_fused_with_its_backward() -> None:
 
     def gain(node: str, kernel: str) -> float:
         made, free, correlation = Made(), 20.0, 0
-        for number in range(4):
-            at = number * 200
-            made.step(number, at, at + 200)
+        for number, at in made.steps(200):
             free, correlation = multiplied(made, number, free, correlation)
             begin, correlation = at + 160, correlation + 1
             name = f"autograd::engine::evaluate_function: {node}"
@@ -400,9 +371,7 @@ def test_what_a_chain_did_not_make_is_not_fused_with_its_backward() -> None:
 def test_a_chain_ends_where_an_optimizer_or_a_backward_pass_begins() -> None:
     def steps(between: str, around: str) -> Trace:
         made, free, correlation = Made(), 20.0, 0
-        for number in range(4):
-            at = number * 100
-            made.step(number, at, at + 100)
+        for _, at in made.steps(100):
             if around:
                 made.add("annotation", around, at + 24, at + 76)
             for index in range(8):
@@ -429,9 +398,8 @@ def test_with_stacks_the_place_of_kernels_is_the_function_that_launches_them() -
 
     def steps(frame: str, forward_us: float, backward_us: float) -> Trace:
         made, free = Made(), 20.0
-        for number in range(4):
-            at, linear = number * 100, 2 * number
-            made.step(number, at, at + 100)
+        for number, at in made.steps(100):
+            linear = 2 * number
             if frame:
                 made.add("python_function", frame, at + 2, at + 30)
             made.op("aten::linear", at + 5, at + 13, sequence=number)
@@ -538,13 +506,12 @@ def test_the_next_operator_of_the_thread_with_one_pass_shows_the_size_of_a_norme
     between: tuple[tuple[str, float], ...], track: int, kernels: tuple[tuple[str, float], ...], left_us: float
 ) -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for operator, kernel, takes_us in CONVOLUTIONS:
             steps.op(operator, ((kernel, takes_us),))
         steps.op("aten::other", between, track=track)
         steps.op("aten::gelu", kernels)
         steps.op("aten::linear", ((GEMM, 100),))
-        steps.end()
     row = found(steps.trace(), "channels-last")
     assert row["wins_ns"] == pytest.approx((100 + 100 - left_us) * 1000, rel=0.01)
 
@@ -554,7 +521,7 @@ def test_the_backward_pass_of_a_batch_norm_takes_passes_over_the_same_tensor(kno
     """A norm in channels-first is the last operator; of a node of an unknown operator it says nothing."""
     steps = Steps()
     backward = ("void at::native::batch_norm_backward_kernel<float>", 100.0)
-    for _ in range(4):
+    for _ in steps.each():
         for number, (operator, kernel, takes_us) in enumerate(CONVOLUTIONS):
             steps.op(operator, ((kernel, takes_us),), sequence=number)
         steps.op("aten::relu", ((UNARY, 10),), sequence=3)
@@ -568,7 +535,6 @@ def test_the_backward_pass_of_a_batch_norm_takes_passes_over_the_same_tensor(kno
         steps.made.call("cudaLaunchKernel", begin, begin + 0.6, correlation=correlation)
         steps.made.kernel(UNARY, begin + 1, begin + 2, correlation, track=OTHER_STREAM, stream=8)
         steps.op("aten::group_norm", (("RowwiseMomentsCUDAKernel<float>", 100),))
-        steps.end()
     row = found(steps.trace(), "channels-last")
     # As many passes as are known of such nodes, or as much as of the norm that is known.
     left_us = 8.2 * 5 if known else 9.4 * 5
@@ -649,9 +615,8 @@ def test_batch_norms_of_few_channels_take_longer(tmp_path: Path) -> None:
 def test_layouts_that_are_not_turned_round_need_no_launch(norms: int, saved_us: float) -> None:
     """The host limits these steps; a batch norm launches one kernel more in its backward pass."""
     made, launches = Made(), 0
-    for number in range(4):
-        at = 200 * number
-        made.step(number, at, at + 200).op("aten::conv2d", at + 5, at + 190)
+    for _, at in made.steps(200):
+        made.op("aten::conv2d", at + 5, at + 190)
         kernels = [(TURN, 10)] * 4 + [("void batch_norm_backward_kernel<float>", 10)] * norms
         for index, (kernel, takes) in enumerate(kernels):
             launches, begin = launches + 1, at + 10 + 20 * index
@@ -782,9 +747,7 @@ def test_the_forward_and_backward_pass_in_an_optimizers_closure_are_no_part_of_i
 def host_bound(*, python_us: float = 0.0, steps: int = 4, name: str = "") -> Made:
     """Steps of 3 ms whose device works 50 µs; Python runs for a while in the middle of each."""
     made = Made()
-    for number in range(steps):
-        at = number * 3_000
-        made.step(number, at, at + 3_000)
+    for number, at in made.steps(3_000, steps):
         for index in range(10):
             begin = at + 10 + index * 40
             made.op("aten::mm", begin, begin + 30)
@@ -864,9 +827,7 @@ def test_launching_is_not_what_a_thread_does_in_silence() -> None:
 
 def test_launching_is_not_what_a_thread_does_before_its_first_call() -> None:
     made = Made()
-    for number in range(3):
-        at = number * 400_000
-        made.step(number, at, at + 400_000)
+    for number, at in made.steps(400_000, 3):
         name = f"{AUTOGRAD}: AddmmBackward0"
         made.op(name, at + 331_000, at + 331_145, sequence=number, track=BACKWARD)
         made.launch(GEMM, (at + 331_040, at + 331_050), (at + 331_060, at + 331_105), number + 1)
@@ -893,9 +854,8 @@ def test_the_thread_that_steps_is_not_autograds_though_that_launches_more() -> N
 
 def test_what_the_collector_takes() -> None:
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000).op("aten::mm", at + 10, at + 40)
+    for number, at in made.steps(1000):
+        made.op("aten::mm", at + 10, at + 40)
         made.launch(GEMM, (at + 12, at + 15), (at + 20, at + 60), number + 1)
         made.add("annotation", "Python GC", at + 100, at + 900)
     row = found(made.trace(), "garbage-collector")
@@ -1125,9 +1085,9 @@ def test_a_loop_inside_another_is_short_each_time(tokens: int, advised: bool) ->
 @pytest.mark.parametrize(("memory", "rule"), [("Pinned", "blocking-copy"), ("Pageable", "pageable-memory")])
 def test_a_batch_that_is_waited_for(memory: str, rule: str) -> None:
     made = Made()
-    for number in range(4):
-        at, correlation = number * 400, number * 10 + 1
-        made.step(number, at, at + 400).op("aten::copy_", at + 5, at + 120)
+    for number, at in made.steps(400):
+        correlation = number * 10 + 1
+        made.op("aten::copy_", at + 5, at + 120)
         made.call("cudaMemcpyAsync", at + 10, at + 20, correlation=correlation)
         made.kernel(
             f"Memcpy HtoD ({memory} -> Device)",
@@ -1164,9 +1124,7 @@ def test_no_tensor_has_the_mean_size_of_a_batch_and_its_labels(
     memory: str, batch: int, labels: int, rule: str, said: str
 ) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 600
-        made.step(number, at, at + 600)
+    for number, at in made.steps(600):
         for index, size in enumerate((batch, labels)):
             begin, correlation = at + 5 + 150 * index, number * 10 + 2 * index + 1
             made.op("aten::copy_", begin, begin + 115)
@@ -1181,9 +1139,8 @@ def test_no_tensor_has_the_mean_size_of_a_batch_and_its_labels(
 @pytest.mark.parametrize("operator", ["aten::ctc_loss", "aten::index", "aten::to"])
 def test_what_an_operator_copies_itself_cannot_be_pinned(operator: str) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 600
-        made.step(number, at, at + 600).op(operator, at + 4, at + 300)
+    for number, at in made.steps(600):
+        made.op(operator, at + 4, at + 300)
         for index, (name, size) in enumerate(
             (("HtoD (Pageable -> Device)", 512), ("DtoH (Device -> Pageable)", 4096))
         ):
@@ -1213,9 +1170,9 @@ def test_what_an_operator_copies_itself_cannot_be_pinned(operator: str) -> None:
 @pytest.mark.parametrize(("begun", "size", "slow"), [(15, 1 << 20, True), (108, 4096, False)])
 def test_the_speed_of_a_copy_is_named_where_it_matters(begun: float, size: int, slow: bool) -> None:
     made = Made()
-    for number in range(4):
-        at, correlation = number * 400, number * 10 + 1
-        made.step(number, at, at + 400).op("aten::copy_", at + 5, at + 120)
+    for number, at in made.steps(400):
+        correlation = number * 10 + 1
+        made.op("aten::copy_", at + 5, at + 120)
         made.call("cudaMemcpyAsync", at + 10, at + 112, correlation=correlation)
         name = "Memcpy DtoH (Device -> Pageable)"
         made.kernel(name, at + begun, at + 110, correlation, category="memcpy", bytes=size)
@@ -1239,9 +1196,9 @@ def test_what_is_made_on_the_cpu_for_a_copy_is_better_made_on_the_device(
     operator: str, at_ns: int, then: tuple[str, ...], made_there: bool
 ) -> None:
     made = Made()
-    for number in range(4):
-        at, correlation = number * 400, number * 10 + 1
-        made.step(number, at, at + 400).op(f"aten::{operator}", at + at_ns, at + at_ns + 3)
+    for number, at in made.steps(400):
+        correlation = number * 10 + 1
+        made.op(f"aten::{operator}", at + at_ns, at + at_ns + 3)
         for name in then:
             made.op(f"aten::{name}", at + 7, at + 9)
         made.op("aten::copy_", at + 9, at + 120)
@@ -1287,9 +1244,7 @@ def test_what_is_computed_on_the_cpu_between_launches(
     operator: str, inside: Sequence[str], track: int, advised: bool
 ) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 400
-        made.step(number, at, at + 400)
+    for number, at in made.steps(400):
         made.launch(GEMM, (at + 5, at + 10), (at + 12, at + 60), number * 2 + 1)
         made.op(operator, at + 20, at + 220, track=track)
         for index, name in enumerate(inside):
@@ -1307,9 +1262,7 @@ def test_what_is_computed_on_the_cpu_between_launches(
 @pytest.mark.parametrize("on_device", [True, False])
 def test_the_step_counters_of_an_optimizer_are_no_computation_of_the_script(on_device: bool) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 400
-        made.step(number, at, at + 400)
+    for number, at in made.steps(400):
         made.add("annotation", OPTIMIZER, at + 15, at + 300)
         made.op("aten::_foreach_add_", at + 20, at + 220)
         made.op("aten::_foreach_mul_", at + 230, at + 250)
@@ -1326,9 +1279,8 @@ def test_threads_that_spin_after_operators_on_the_cpu_slow_the_host(
 ) -> None:
     """The other 600 µs of host time of a step take less if no threads of its operators are left."""
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000).op("aten::hann_window", at + 20, at + 420)
+    for number, at in made.steps(1000):
+        made.op("aten::hann_window", at + 20, at + 420)
         if loads:  # the cores may be busy with workers
             made.add("annotation", "enumerate(DataLoader)#_X.__next__", at + 421, at + 422)
         made.op("aten::mm", at + 430, at + 990)
@@ -1356,9 +1308,8 @@ def test_steps_in_which_threads_of_operators_wait_for_a_core_count_half(
 ) -> None:
     """Two of ten steps of the session take 28 ms more together."""
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000).op("aten::hann_window", at + 20, at + 420)
+    for number, at in made.steps(1000):
+        made.op("aten::hann_window", at + 20, at + 420)
         made.launch(GEMM, (at + 440, at + 450), (at + 452, at + 472), number + 1)
     trace = made.trace()
     times = [1_000_000] * (10 - len(long_ms)) + [round(ms * 1e6) for ms in long_ms]
@@ -1370,9 +1321,8 @@ def test_steps_in_which_threads_of_operators_wait_for_a_core_count_half(
 
 def test_threads_that_spin_do_so_only_for_a_while_after_an_operator() -> None:
     made = Made()
-    for number in range(4):
-        at = number * 100_000
-        made.step(number, at, at + 100_000).op("aten::hann_window", at, at + 3_000)
+    for number, at in made.steps(100_000):
+        made.op("aten::hann_window", at, at + 3_000)
         made.op("aten::mm", at + 3_000, at + 100_000)
         made.launch(GEMM, (at + 3_010, at + 3_020), (at + 3_022, at + 3_042), number + 1)
     trace = made.trace()
@@ -1393,9 +1343,9 @@ def test_what_is_read_into_pageable_memory_and_copied_again_is_copied_once(
     between: Sequence[str], second: str, once_more: bool
 ) -> None:
     made = Made()
-    for number in range(4):
-        at, first = number * 1000, number * 10 + 1
-        made.step(number, at, at + 1000).op("aten::to", at + 10, at + 220)
+    for number, at in made.steps(1000):
+        first = number * 10 + 1
+        made.op("aten::to", at + 10, at + 220)
         made.call("cudaMemcpyAsync", at + 15, at + 215, correlation=first)
         name = "Memcpy DtoH (Device -> Pageable)"
         made.kernel(name, at + 20, at + 210, first, category="memcpy", bytes=1 << 20)
@@ -1450,9 +1400,9 @@ def test_what_is_copied_is_constant_if_its_thread_has_just_made_it_on_the_cpu(
 
 def test_threads_that_other_operators_need_too_still_spin() -> None:
     made = Made()
-    for number in range(4):
-        at, first = number * 2000, number * 10 + 1
-        made.step(number, at, at + 2000).op("aten::to", at + 10, at + 220)
+    for number, at in made.steps(2000):
+        first = number * 10 + 1
+        made.op("aten::to", at + 10, at + 220)
         made.call("cudaMemcpyAsync", at + 15, at + 215, correlation=first)
         name = "Memcpy DtoH (Device -> Pageable)"
         made.kernel(name, at + 20, at + 210, first, category="memcpy", bytes=1 << 20)
@@ -1477,9 +1427,8 @@ def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded(
     operator: str, memory: str, size: int, loaded_after: bool, copied: bool
 ) -> None:
     made = Made()
-    for number in range(4):
-        at, first = number * 500, number * 10 + 1
-        made.step(number, at, at + 500)
+    for number, at in made.steps(500):
+        first = number * 10 + 1
         made.op(f"aten::{operator}", at + 5, at + 80).op("aten::div", at + 80, at + 138)
         if loaded_after:  # what is computed is no batch, but metrics of the previous step
             made.add("annotation", "enumerate(DataLoader)#_X.__next__", at + 138, at + 139)
@@ -1522,9 +1471,7 @@ def test_waits_that_save_little_one_by_one(idle_us: tuple[int, ...], advised: bo
 def test_objects_that_are_exchanged_in_every_step(function: str, advised: bool) -> None:
     made, sites, correlation = Made(), [], 0
     inner = "/site-packages/torch/distributed/distributed_c10d.py"
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000)
+    for _, at in made.steps(1000):
         for part in range(2):
             correlation, begin = correlation + 2, at + 20 + part * 500
             made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 50), correlation)
@@ -1543,9 +1490,8 @@ def test_objects_that_are_exchanged_in_every_step(function: str, advised: bool) 
 
 def test_a_metric_that_is_computed_in_every_step() -> None:
     made = Made()
-    for number in range(4):
-        at = number * 200
-        made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 90), number * 10 + 1)
+    for number, at in made.steps(200):
+        made.launch("gemm", (at, at + 5), (at + 10, at + 90), number * 10 + 1)
         made.add("python_function", "torchmetrics/metric.py(600): compute", at + 15, at + 99)
         made.op("aten::_local_scalar_dense", at + 20, at + 98)
         made.call("cudaMemcpyAsync", at + 30, at + 92, correlation=number * 10 + 2)
@@ -1560,9 +1506,8 @@ def test_a_metric_that_is_computed_in_every_step() -> None:
 def test_what_a_metric_computes_between_its_waits_is_not_free() -> None:
     def metric(operators: int) -> dict[str, Any]:
         made = Made()
-        for number in range(4):
-            at, n = number * 1000, number * 100
-            made.step(number, at, at + 1000)
+        for number, at in made.steps(1000):
+            n = number * 100
             made.add("python_function", "torchmetrics/metric.py(600): compute", at + 5, at + 900)
             for part in range(2):
                 begin = at + 10 + part * 700
@@ -1638,9 +1583,8 @@ def test_a_size_is_computed_and_read_if_a_tensor_is_made_right_after(
 ) -> None:
     """The largest index of each graph says how many rows it has."""
     made = Made()
-    for number in range(4):
-        at, first = number * 400, number * 10 + 1
-        made.step(number, at, at + 400)
+    for number, at in made.steps(400):
+        first = number * 10 + 1
         made.op(computes, at + 10, at + 100, sequence=number if differentiated else None)
         made.launch(REDUCE, (at + 15, at + 19), (at + 22, at + 25), first)
         made.op("aten::item", at + 110, at + 150)
@@ -1682,9 +1626,7 @@ def test_the_line_of_a_mask_is_that_of_its_forward_pass() -> None:
 @pytest.mark.parametrize(("sizes", "advised"), [(10, True), (9, True), (5, False)])
 def test_a_function_that_reads_sizes_and_other_values(sizes: int, advised: bool) -> None:
     made, correlation = Made(), 0
-    for number in range(4):
-        at = number * 2_000
-        made.step(number, at, at + 2_000)
+    for _, at in made.steps(2_000):
         for index in range(10):
             begin, correlation = at + 10 + index * 190, correlation + 10
             made.op("aten::sum", begin, begin + 40)
@@ -1733,9 +1675,7 @@ def test_a_value_that_is_read_is_not_always_a_size(reads: str, moved: int, ends:
 def test_many_reads_are_one_where_they_are_a_loop() -> None:
     """A norm of each gradient, read one by one: at best they are all read at once."""
     made = Made()
-    for number in range(4):
-        at = number * 2_000
-        made.step(number, at, at + 2_000)
+    for number, at in made.steps(2_000):
         for index in range(20):
             begin, correlation = at + 10 + index * 90, number * 1000 + index * 10 + 1
             made.op("aten::norm", begin, begin + 20)
@@ -1766,9 +1706,8 @@ def test_many_reads_are_one_where_they_are_a_loop() -> None:
 def calling_back(*, every: int = 1, framework: str = "JAX 0.10.2") -> Trace:
     """Steps of a compiled function that calls Python for 300 µs."""
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000).op("PjitFunction(step)", at + 10, at + 90)
+    for number, at in made.steps(1000):
+        made.op("PjitFunction(step)", at + 10, at + 90)
         if number % every == 0:
             for name, begin, end in (
                 ("callback.py(74): pure_callback_impl", 100, 400),
@@ -1799,9 +1738,9 @@ def test_a_thread_that_only_copies_batches_is_not_the_main_thread() -> None:
 
 def test_without_a_callback_the_host_does_not_wait_for_its_arguments() -> None:
     made = Made()
-    for number in range(4):
-        at, correlation = number * 1000, 3 * number + 1
-        made.step(number, at, at + 1000).op("PjitFunction(step)", at + 10, at + 30)
+    for number, at in made.steps(1000):
+        correlation = 3 * number + 1
+        made.op("PjitFunction(step)", at + 10, at + 30)
         made.launch(GEMM, (at + 12, at + 20), (at + 40, at + 440), correlation)
         made.op("debug_callback.3", at + 40, at + 900)
         made.call("cudaStreamSynchronize", at + 45, at + 450, correlation=correlation + 1)
@@ -1828,9 +1767,8 @@ def test_a_compiled_function_that_calls_back_is_named_by_what_it_calls() -> None
 def run_one_by_one(calls: int, *, framework: str = "JAX 0.10.2", on_device: bool = False) -> Trace:
     """Steps that differentiate a loss of some operations outside of a jit, 30 µs each, of which 3 µs compute."""
     made = Made()
-    for number in range(4):
-        at, end = number * 1000, number * 1000 + 40 + 30 * calls
-        made.step(number, at, at + 1000)
+    for number, at in made.steps(1000):
+        end = number * 1000 + 40 + 30 * calls
         made.add("python_function", "train.py(17): train_step", at + 1, end + 2)
         made.add("python_function", "api.py(528): value_and_grad_f", at + 2, end + 1)
         made.add("python_function", "train.py(12): loss", at + 3, end)
@@ -1885,9 +1823,8 @@ def test_operators_on_one_core_of_several(
     busy: float, idle: float, usable: int, op_us: float, threads: int | None, now: int | None
 ) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000).op("aten::addmm", at + 10, at + 10 + op_us)
+    for _, at in made.steps(1000):
+        made.op("aten::addmm", at + 10, at + 10 + op_us)
     trace = made.trace()
     known = {"usable_cores": usable, "busy_cores": busy, "idle_cores": idle, "threads": now}
     trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, **known)
@@ -1911,9 +1848,8 @@ def test_memory_that_is_requested_again_in_every_step(
     faults: int, share: float, saved_us: float | None
 ) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000).op("aten::addmm", at + 10, at + 910)
+    for _, at in made.steps(1000):
+        made.op("aten::addmm", at + 10, at + 910)
     trace = made.trace()
     trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, page_faults=PageFaults(faults, share))
     row = finding(trace, "page-faults")
@@ -1927,9 +1863,8 @@ def test_memory_that_is_requested_again_in_every_step(
 
 def test_page_faults_that_the_capture_lacks() -> None:
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000).op("aten::addmm", at + 10, at + 910)
+    for _, at in made.steps(1000):
+        made.op("aten::addmm", at + 10, at + 910)
     trace = made.trace()
     trace.uncaptured = Uncaptured(40, 1.3e6, 1.3e6, 1.3e6, page_faults=PageFaults(200, 0.5))
     row = found(trace, "page-faults")
@@ -1954,9 +1889,8 @@ def with_weights(trace: Trace, types: dict[str, int], *layout: int, bf16: str | 
 def products(bf16: str | None, *, cast: bool = False, name: str = "aten::linear", us: float = 600) -> Trace:
     """Four steps on a CPU, most of them in one product."""
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000).op(name, at + 10, at + 10 + us).op("aten::relu", at + 950, at + 990)
+    for _, at in made.steps(1000):
+        made.op(name, at + 10, at + 10 + us).op("aten::relu", at + 950, at + 990)
         if cast:
             made.op("aten::to", at + 11, at + 40).op("aten::_to_copy", at + 12, at + 39)
     trace = made.trace()
@@ -2011,11 +1945,7 @@ def test_many_small_products_gain_nothing_by_another_type() -> None:
 def test_bfloat16_is_advised_for_float32(weights: dict[str, int], kind: str | None, sure: str | None) -> None:
     trace = with_weights(products(None), weights, bf16="avx512_bf16")
 
-    class Texts:
-        def text(self, ordinal: int) -> str:
-            return json.dumps({"args": {"Input Dims": [[8, 8]], "Input type": [kind]} if kind else {}})
-
-    trace._raw = Texts()
+    with_arguments(trace, lambda _: {"Input Dims": [[8, 8]], "Input type": [kind]} if kind else {})
     row = finding(trace, "cpu-bfloat16")
     assert (row["sure"] if row is not None else None) == sure
     if row is not None:
@@ -2094,12 +2024,7 @@ def test_channels_first_on_a_cpu(strides: list[int] | None, advised: bool) -> No
     trace = products(None, name="aten::conv2d")
     arguments = {"Input Dims": [[8, 3, 64, 64]]} | ({"Input Strides": [strides]} if strides else {})
 
-    class Texts:
-        def text(self, ordinal: int) -> str:
-            return json.dumps({"args": arguments})
-
-    trace._raw = Texts()
-    row = finding(trace, "cpu-channels-last")
+    row = finding(with_arguments(trace, lambda _: arguments), "cpu-channels-last")
     assert (row is not None) == advised
     if row is not None:
         assert row["wins_ns"] == pytest.approx(600_000 * 0.25, rel=0.02)
@@ -2249,9 +2174,7 @@ def test_depthwise_convolutions_gain_in_channels_last_without_a_backward_pass() 
 def test_the_gradient_of_prod_takes_scans() -> None:
     def steps(scan: str) -> Trace:
         made, free, correlation = Made(), 20.0, 0
-        for number in range(4):
-            at = number * 200
-            made.step(number, at, at + 200)
+        for _, at in made.steps(200):
             made.op("ProdBackward1", at + 10, at + 60, track=BACKWARD)
             for index, (name, takes) in enumerate([("aten::flip", 10), (scan, 1_000), ("aten::mul", 400)]):
                 begin, correlation = at + 12 + 15 * index, correlation + 1
@@ -2275,9 +2198,7 @@ def differentiated(*, checked: int = 0, recomputed: int = 0, stack_us: float = 0
         stack_us: How long each operator of the forward pass keeps its stack before it computes.
     """
     made = Made()
-    for number in range(4):
-        at = number * 10_000
-        made.step(number, at, at + 10_000)
+    for _, at in made.steps(10_000):
         for layer in range(6):
             begin, sequence = at + 10 + layer * 700, layer + 1
             made.op("aten::linear", begin, begin + 300 + 2 * stack_us, sequence=sequence)
@@ -2316,9 +2237,8 @@ def test_a_forward_pass_inside_the_backward_pass_was_recomputed() -> None:
 
 def test_all_that_a_recomputed_forward_pass_launches_is_won() -> None:
     made, free = Made(), 0
-    for number in range(4):
-        at, free = number * 210, max(free, number * 210)
-        made.step(number, at, at + 210)
+    for number, at in made.steps(210):
+        free = max(free, number * 210)
         made.op(f"{AUTOGRAD}: AddmmBackward0", at + 10, at + 200, sequence=1)
         made.op("AddmmBackward0", at + 11, at + 190, sequence=1)
         # A layer can begin with operators that a backward pass has as well.
@@ -2343,9 +2263,7 @@ def in_data_parallel(
         shards: Whether FSDP2 reduces them, in a range that also copies.
     """
     made, correlation, free = Made(), 0, 0.0
-    for number in range(4):
-        at = number * 3_000
-        made.step(number, at, at + 3_000)
+    for _, at in made.steps(3_000):
         for micro, count in enumerate(collectives):
             begin = at + micro * 900
             made.op("aten::linear", begin + 1, begin + 100, sequence=1 + micro)
@@ -2396,9 +2314,7 @@ def test_gradients_that_are_copied_out_of_their_buckets() -> None:
 
 def test_buffers_that_are_sent_before_each_forward_pass() -> None:
     made = Made()
-    for number in range(4):
-        at = number * 3_000
-        made.step(number, at, at + 3_000)
+    for number, at in made.steps(3_000):
         made.add("annotation", "DistributedDataParallel.forward", at + 5, at + 2_000)
         names = ["aten::flatten_dense_tensors", "c10d::broadcast_", "aten::unflatten_dense_tensors"]
         names += ["aten::copy_"] * 30 + ["aten::conv2d", "aten::copy_"]
@@ -2418,9 +2334,7 @@ def test_buffers_that_are_sent_before_each_forward_pass() -> None:
 def sharded(gathers: int, gap_us: float = 10) -> Trace:
     """Four steps in which FSDP2 gathers two groups of parameters one or several times."""
     made = Made()
-    for number in range(4):
-        at = number * 10_000
-        made.step(number, at, at + 10_000)
+    for number, at in made.steps(10_000):
         for nth in range(gathers):
             for group in range(2):
                 begin = at + 10 + (2 * nth + group) * (200 + gap_us)
@@ -2448,9 +2362,8 @@ def test_weights_that_are_gathered_again() -> None:
 @pytest.mark.parametrize(("then", "advised"), [("aten::matmul", True), ("aten::mul", False)])
 def test_one_hot_vectors_that_are_multiplied_pick_rows(then: str, advised: bool) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000).op("aten::one_hot", at + 10, at + 110)
+    for _, at in made.steps(1000):
+        made.op("aten::one_hot", at + 10, at + 110)
         made.op("aten::to", at + 110, at + 210).op(then, at + 210, at + 410, sequence=7)
         made.op("aten::relu", at + 410, at + 500)
         made.op(f"{AUTOGRAD}: MmBackward0", at + 600, at + 900, sequence=7, track=BACKWARD)
@@ -2549,9 +2462,7 @@ def test_sums_of_products_with_one_hot_vectors_pick_values(ops: Sequence[Op], sa
 @pytest.mark.parametrize(("fill_us", "advised"), [(100, True), (10, False)])
 def test_of_an_update_of_all_parameters_tables_take_their_part(fill_us: float, advised: bool) -> None:
     made, free = Made(), 20.0
-    for number in range(4):
-        at = number * 300
-        made.step(number, at, at + 300)
+    for number, at in made.steps(300):
         made.op("aten::embedding_dense_backward", at + 10, at + 60).op("aten::zeros", at + 11, at + 50)
         made.launch(UNARY, (at + 12, at + 20), (free, free + fill_us), 2 * number + 1)
         free += fill_us
@@ -2575,9 +2486,7 @@ def test_of_an_update_of_all_parameters_tables_take_their_part(fill_us: float, a
 )
 def test_plain_sgd_needs_no_sums_of_the_rows_of_a_batch(kind: str, update: str, left: float) -> None:
     made, free = Made(), 20.0
-    for number in range(4):
-        at = number * 300
-        made.step(number, at, at + 300)
+    for number, at in made.steps(300):
         made.op("aten::embedding_dense_backward", at + 10, at + 60).op("aten::zeros", at + 11, at + 30)
         for index, (kernel, us) in enumerate(((UNARY, 100), ("sum_and_scatter", 400))):
             call = at + 12 + 20 * index
@@ -2595,9 +2504,7 @@ def test_plain_sgd_needs_no_sums_of_the_rows_of_a_batch(kind: str, update: str, 
 @pytest.mark.parametrize(("fill_us", "advised"), [(300, True), (5, False)])
 def test_gradients_as_large_as_tables(fill_us: float, advised: bool) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000)
+    for _, at in made.steps(1000):
         made.op("aten::embedding_dense_backward", at + 10, at + 60 + fill_us)
         made.op("aten::zeros", at + 11, at + 11 + fill_us)
         made.add("annotation", "Optimizer.step#SGD.step", at + 500, at + 900)
@@ -2626,11 +2533,7 @@ def test_float64_by_the_recorded_types(kind: str, weights: dict[str, int] | None
     if weights is not None:
         with_weights(trace, weights)
 
-    class Texts:
-        def text(self, ordinal: int) -> str:
-            return json.dumps({"args": {"Input Dims": [[8, 8]], "Input type": [kind]} if kind else {}})
-
-    trace._raw = Texts()
+    with_arguments(trace, lambda _: {"Input Dims": [[8, 8]], "Input type": [kind]} if kind else {})
     row = finding(trace, "float64")
     assert (row is not None) == advised
     if row is not None:
@@ -2643,9 +2546,8 @@ def test_float64_by_the_recorded_types(kind: str, weights: dict[str, int] | None
 )
 def test_float64_convolutions_and_lstms_have_no_fast_kernels(name: str, kept: float) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000).op(name, at + 10, at + 310, sequence=number)
+    for number, at in made.steps(1000):
+        made.op(name, at + 10, at + 310, sequence=number)
         made.op(f"{AUTOGRAD}: UnknownBackward0", at + 400, at + 700, sequence=number)
         made.op("aten::dropout", at + 700, at + 900, sequence=10 + number)  # random numbers take as long
         made.op(f"{AUTOGRAD}: MulBackward0", at + 900, at + 904, sequence=10 + number)
@@ -2735,9 +2637,8 @@ def test_a_line_with_few_of_the_samples_is_not_where_the_time_is() -> None:
 def test_python_between_tiny_operators(inside: str, op_us: float, gradient: bool, advised: bool) -> None:
     """What is read, copied or printed piece by piece; not a model's own operators."""
     made = Made()
-    for number in range(4):
-        at = number * 4000
-        made.step(number, at, at + 4000).op("aten::addmm", at + 10, at + 1_000)
+    for _, at in made.steps(4000):
+        made.op("aten::addmm", at + 10, at + 1_000)
         if inside:
             made.add("annotation", inside, at + 1_005, at + 3_995)
         for piece in range(20):
@@ -2832,9 +2733,7 @@ def test_the_function_of_a_stretch_is_the_one_that_has_most_of_it() -> None:
 
 def test_batches_made_where_no_core_is_idle_have_to_become_cheaper() -> None:
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000)
+    for _, at in made.steps(1000):
         name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
         made.add("annotation", name, at + 10, at + 610).op("aten::stack", at + 550, at + 600)
         made.op("aten::addmm", at + 620, at + 990)
@@ -2864,9 +2763,7 @@ def test_workers_on_a_cpu_have_to_send_their_batches_and_share_the_cores(
 ) -> None:
     made = Made()
     step_us = making_us + 600
-    for number in range(4):
-        at = number * step_us
-        made.step(number, at, at + step_us)
+    for _, at in made.steps(step_us):
         name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
         made.add("annotation", name, at + 10, at + 10 + making_us)
         made.op("aten::addmm", at + making_us + 20, at + step_us - 10)
@@ -2889,9 +2786,7 @@ def test_workers_on_a_cpu_have_to_send_their_batches_and_share_the_cores(
 )
 def test_more_workers_are_as_many_as_cores_are_idle(idle: float, left_us: float, said: str) -> None:
     made = Made()
-    for number in range(4):
-        at = number * 10_000
-        made.step(number, at, at + 10_000)
+    for _, at in made.steps(10_000):
         name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
         made.add("annotation", name, at, at + 9_000)
         made.op("aten::addmm", at + 9_010, at + 9_990)
@@ -2919,9 +2814,7 @@ def test_an_optimizer_is_told_to_use_what_it_has(optimizer: str, said: str) -> N
 def of_updates(optimizer: str, *operators: str, us: float = 20) -> Trace:
     """Two steps of a CPU, which an optimizer takes nearly all of, with the operators that it calls."""
     made, length = Made(), len(operators) * (us + 10) + 1000
-    for number in range(2):
-        at = number * length
-        made.step(number, at, at + length)
+    for _, at in made.steps(length, 2):
         made.add("annotation", f"Optimizer.step#{optimizer}.step", at + 5, at + length - 500)
         for index, name in enumerate(operators):
             made.op(f"aten::{name}", at + 10 + index * (us + 10), at + 10 + us + index * (us + 10))
@@ -2964,9 +2857,7 @@ def test_sparse_gradients_need_an_update_of_their_own_on_a_cpu() -> None:
 
 def test_optimizers_of_two_kinds_on_a_cpu_are_looked_at_apart() -> None:
     made = Made()
-    for number in range(2):
-        at = number * 10_000
-        made.step(number, at, at + 10_000)
+    for _, at in made.steps(10_000, 2):
         made.add("annotation", "Optimizer.step#Adam.step", at + 100, at + 6_000)
         made.op("aten::_fused_adam_", at + 110, at + 5_990)
         made.add("annotation", "Optimizer.step#SGD.step", at + 7_000, at + 8_000)
@@ -2987,9 +2878,7 @@ def repeated(*, layers: bool, backward: bool = True, calls: bool = False) -> Tra
     """
     made = Made()
     names = ["linear", *(f"op{index}" for index in range(13))]
-    for number in range(2):
-        at = number * 20_000
-        made.step(number, at, at + 20_000)
+    for _, at in made.steps(20_000, 2):
         for index in range(140):
             begin = at + 10 + index * 30
             made.op(f"aten::{names[index % 14]}", begin, begin + 20, sequence=index + 1)
@@ -3033,11 +2922,7 @@ def test_weights_that_are_copied_for_each_row(
     names = dict(zip(trace.ints("ordinal").tolist(), map(trace.name, range(len(trace))), strict=True))
     shapes = {"aten::index": [source, []], "aten::bmm": [[1024, 1, 256], operand]}
 
-    class Texts:
-        def text(self, ordinal: int) -> str:
-            return json.dumps({"args": {"Input Dims": shapes.get(names[ordinal], [[1]])}})
-
-    trace._raw = Texts()
+    with_arguments(trace, lambda ordinal: {"Input Dims": shapes.get(names[ordinal], [[1]])})
     row = finding(trace, "gathered-weights")
     assert (row is not None) == advised
     if row is not None:
@@ -3076,9 +2961,7 @@ def layered(
     """
     made, correlation, free = Made(), 0, 20.0
     length = 250 + 80 * applied
-    for number in range(4):
-        at = number * length
-        made.step(number, at, at + length)
+    for _, at in made.steps(length):
         begin = at + 5.0
         sequences: list[int] = []
         for operator in (*between, *["aten::add"] * applied, "aten::mm") * layers:
@@ -3201,9 +3084,7 @@ def differentiable(
 ) -> Trace:
     """Steps whose backward passes have operators, of which those of the first nodes have numbers of their own."""
     made, correlation = Made(), 0
-    for number in range(steps):
-        at = number * 6_000
-        made.step(number, at, at + 6_000)
+    for number, at in made.steps(6_000, steps):
         for index in range(12):
             made.op("aten::mul", at + 5 + index * 15, at + 15 + index * 15, sequence=number * 12 + index)
         nodes = [*range(number * 12 + 11, number * 12 - 1, -1)]
@@ -3285,9 +3166,7 @@ SHOWN = (
 def formatting(*names: str, every: int = 1) -> Trace:
     """Steps that call operators between two layers, some of which wait; in every so many steps."""
     made, sites, correlation = Made(), [], 0
-    for number in range(4):
-        at = number * 3_000
-        made.step(number, at, at + 3_000)
+    for number, at in made.steps(3_000):
         between = names if number % every == 0 else ()
         for index, name in enumerate(("linear", *between, "linear")):
             begin, correlation = at + 10 + index * 40, correlation + 2

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import polars as pl
+import numpy as np
 import pytest
 from analyses.made import Made
+from findings import finding
 
-from tuiprof.advice import advise
+from tuiprof.advice import stretches
 from tuiprof.model import Trace
 from tuiprof.model.steps import Uncaptured
 
 KERNEL = "void at::native::vectorized_elementwise_kernel<4, Kernel{}>"
-
-
-def finding(trace: Trace, rule: str) -> dict[str, Any] | None:
-    report = advise(trace)
-    assert not [note for note in report.notes if "unavailable" in note], report.notes
-    rows = report.table("findings").rows.filter(pl.col("rule") == rule)
-    return rows.row(0, named=True) if len(rows) else None
 
 
 def interrupted(*, places: int = 8, inside: str = "aten::op{}", stops_us: float = 3_000.0) -> Trace:
@@ -64,6 +59,32 @@ def test_a_thread_that_stops_in_many_different_calls_is_interrupted() -> None:
 )
 def test_what_calls_do_themselves_is_no_interruption(other: dict[str, Any]) -> None:
     assert finding(interrupted(**other), "interrupted-thread") is None
+
+
+def touching() -> Trace:
+    """Operators that begin when the one before ends, each with a call of the same length in it; some are long."""
+    made, at = Made(), 0.0
+    for number in range(12):
+        until = at + (3_000.0 if number % 5 == 3 else 2.0)
+        made.op("aten::view", at, until)
+        made.call("cudaEventRecord", at, until)
+        if number % 2:
+            made.op("aten::slice", at, until)
+        at = until
+    return made.trace()
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5])
+@pytest.mark.parametrize("trace", [interrupted, touching])
+def test_stretches_do_not_depend_on_how_many_events_are_sorted_together(
+    trace: Callable[[], Trace], block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = stretches.long_stretches(trace())
+    assert len(expected.starts) > 1
+    monkeypatch.setattr(stretches, "_BLOCK", block)
+    found = stretches.long_stretches(trace())
+    for name in ("tracks", "starts", "ends", "inside", "usual_ns", "times", "first", "idle"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
 
 def used(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import polars as pl
@@ -84,6 +86,12 @@ class Made:
         """Add a step marker."""
         return self.add("annotation", f"ProfilerStep#{number}", start, end)
 
+    def steps(self, length: float, count: int = 4) -> Iterator[tuple[int, float]]:
+        """Add steps of one length, one after the other, each before what is in it; yield number and begin of each."""
+        for number in range(count):
+            self.step(number, number * length, (number + 1) * length)
+            yield number, number * length
+
     def trace(self, sync_sites: list[dict[str, Any]] | None = None, **info: Any) -> Trace:
         """Return the trace."""
         names = sorted({row["name"] for row in self.rows})
@@ -111,6 +119,23 @@ class Made:
         return Trace(
             events, TRACKS, TraceInfo(None, "made", origin_unix_ns=ORIGIN_UNIX_NS, **info), sync_sites=sites
         )
+
+
+class _Texts:
+    """The raw text of events: their arguments, by ordinal."""
+
+    def __init__(self, arguments: Callable[[int], dict[str, Any]]) -> None:
+        self._arguments = arguments
+
+    def text(self, ordinal: int) -> str:
+        """Return an event as it stands in the file."""
+        return json.dumps({"args": self._arguments(ordinal)})
+
+
+def with_arguments(trace: Trace, arguments: Callable[[int], dict[str, Any]]) -> Trace:
+    """Give the events of a trace these arguments, by ordinal, as if they were read from its file."""
+    trace._raw = _Texts(arguments)
+    return trace
 
 
 def site(at_us: float, *frames: str, tid: int = 100) -> dict[str, Any]:

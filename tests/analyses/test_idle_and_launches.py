@@ -180,9 +180,8 @@ def test_the_advice_is_given_for_what_is_partly_launch_bound(kernel_us: int, ver
 
 def test_faster_launches_save_no_more_because_faster_kernels_would_leave_the_host_behind() -> None:
     made = Made()
-    for step in range(4):
-        at = 1000 * step
-        made.step(step, at, at + 1000).op("aten::empty", at, at + 150)
+    for step, at in made.steps(1000):
+        made.op("aten::empty", at, at + 150)
         for index in range(10):
             begin, work = at + 150 + 60 * index, at + 165 + 82 * index
             made.op("aten::mm", begin, begin + 58)

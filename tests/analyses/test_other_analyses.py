@@ -14,9 +14,7 @@ from tuiprof.model.steps import Uncaptured
 
 def loading(wait: float, steps: int = 4) -> Trace:
     made = Made()
-    for number in range(steps):
-        at = number * 100
-        made.step(number, at, at + 100)
+    for number, at in made.steps(100, steps):
         made.op("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, at + wait)
         made.add("python_function", "torch/utils/data/dataloader.py(700): __next__", at, at + wait + 1)
         made.launch("gemm", (at + 45, at + 50), (at + 52, at + 99), number + 1)
@@ -58,9 +56,7 @@ def test_where_waiting_for_a_batch_gets_a_warning(wait: float, level: str) -> No
 def test_a_loader_in_the_training_process_is_said_to_be_one_with_what_runs_in_it() -> None:
     assert "in the training process" not in report("data_loading", loading(40)).verdict.sentence
     made = Made()
-    for number in range(2):
-        at = number * 100
-        made.step(number, at, at + 100)
+    for number, at in made.steps(100, 2):
         made.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 30)
         made.add("python_function", "data.py(10): read", at + 1, at + 30)
         made.add("python_function", "data.py(20): decode", at + 5, at + 9)
@@ -219,9 +215,8 @@ def test_compare_matches_a_sync_whose_line_moved() -> None:
 
     def waits(line: int, syncs: int) -> Trace:
         made, sites = Made(), []
-        for number in range(4):
-            at = number * 100
-            made.step(number, at, at + 100).launch("k", (at, at + 5), (at + 6, at + 40), number * 10 + 1)
+        for number, at in made.steps(100):
+            made.launch("k", (at, at + 5), (at + 6, at + 40), number * 10 + 1)
             for turn in range(syncs):
                 begin = at + 10 + turn * 20
                 made.op("aten::item", begin, begin + 16).call("cudaStreamSynchronize", begin + 1, begin + 15)

@@ -109,9 +109,8 @@ def test_the_host_has_caught_up_once_it_is_100_us_ahead(queued: tuple[float, flo
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_synchronise_at_the_end_is_the_profilers_unless_every_step_makes_one(steps: int) -> None:
     made = Made()
-    for number in range(steps):
-        at = number * 200
-        made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 150), number + 1)
+    for number, at in made.steps(200, steps):
+        made.launch("gemm", (at, at + 5), (at + 10, at + 150), number + 1)
         made.call("cudaDeviceSynchronize", at + 20, at + 152)
     found = run("sync_events", made.trace())
     if steps == 1:
@@ -348,9 +347,8 @@ def test_a_wait_inside_a_wrapper_of_the_probe_is_the_scripts(wrapper: str) -> No
 
 def test_a_synchronise_that_every_step_makes_is_the_users() -> None:
     made = Made()
-    for number in range(3):
-        at = number * 100
-        made.step(number, at, at + 100).launch("k", (at, at + 5), (at + 6, at + 40), number + 1)
+    for number, at in made.steps(100, 3):
+        made.launch("k", (at, at + 5), (at + 6, at + 40), number + 1)
         made.call("cudaDeviceSynchronize", at + 10, at + 41, correlation=100 + number)
     assert report(made.trace()).fact("syncs_per_step") == 1
 
@@ -474,9 +472,8 @@ def test_calls_agree_with_the_reference_figures(name: str) -> None:
 def test_a_wait_that_is_shorter_while_captured_is_said_to_be_so(step_ns: float | None, said: bool) -> None:
     """The profiler slows the host, which reaches the wait when the device has nearly finished."""
     made = Made()
-    for number in range(4):
-        at = number * 1_000
-        made.step(number, at, at + 1_000).launch("gemm", (at, at + 5), (at + 10, at + 530), number * 10 + 1)
+    for number, at in made.steps(1_000):
+        made.launch("gemm", (at, at + 5), (at + 10, at + 530), number * 10 + 1)
         for index in range(50):
             made.op("aten::view", at + 10 + index * 10, at + 18 + index * 10)
         item(made, at + 511, number * 10 + 2, copy=(at + 531, at + 533), wait=(at + 535, at + 537))

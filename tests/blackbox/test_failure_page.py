@@ -173,7 +173,7 @@ def test_a_killed_run_says_by_which_signal(tmp_path: Path) -> None:
     _log(session, "recorder", {"t": "end", "at": 400 * MS, "signal": 9}, rank=None)
     report = failure_report(session, read_fold(session), session.status())
     assert report is not None
-    assert "in step 3 or later: ended by a signal (SIGKILL)" in report.verdict.sentence
+    assert report.verdict.sentence == "train failed (SIGKILL) in step 3 or later", "once"
     (note,) = [note for note in report.notes if "rank0 ended without a final record" in note]
     assert "steps of the last 0.1 s or so may be missing" in note
 
@@ -240,8 +240,13 @@ def test_stacks_that_were_kept_are_shown_after_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = _session(tmp_path)
-    assert main(["stacks", str(session.path)]) == 4
-    assert "no stacks were recorded" in capsys.readouterr().err
+    _log(session, "recorder", {"t": "end", "at": 1, "signal": 15}, rank=None)
+    assert main(["stacks", str(session.path)]) == 0, "the session can be read"
+    out = " ".join(capsys.readouterr().out.split())
+    assert "has ended: failed (SIGTERM), and no stacks were recorded" in out
+    assert "with tuiprof stacks during the run" in out
+    assert main(["stacks", "-f", "json", str(session.path)]) == 0
+    assert json.loads(capsys.readouterr().out)["reports"][0]["available"] is False
     thread = {"frames": [["/home/u/train.py", 9, "wait"]], "main": True}
     _log(
         session,

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 import pytest
+from on_screen import running
 
 from tests.tui.on_screen import screen_text, until
 from tuiprof.fleet.gather import FOLDER_VARIABLE
@@ -115,8 +116,7 @@ async def test_from_all_ranks_to_the_trace_of_one(
     ranks.mkdir()
     for path in sorted(folder.iterdir())[:3]:
         shutil.copy(path, ranks)
-    app = TuiprofApp(Start("fleet", ranks))
-    async with app.run_test(size=size) as pilot:
+    async with running(TuiprofApp(Start("fleet", ranks)), size=size) as (app, pilot):
         await until(pilot, lambda: bool(app.screen.query(RankMap)))
         assert isinstance(app.screen, FleetScreen)
         # How bad it is needs no colour.
@@ -134,8 +134,7 @@ async def test_from_all_ranks_to_the_trace_of_one(
 async def test_a_folder_that_cannot_be_shown_says_why(tmp_path: Path) -> None:
     for rank in range(2):
         (tmp_path / f"rank{rank}.json").write_text('{"traceEvents": []}')
-    app = TuiprofApp(Start("fleet", tmp_path))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with running(TuiprofApp(Start("fleet", tmp_path)), size=(100, 30)) as (app, pilot):
         await until(pilot, lambda: app.screen.query_one("LoadingPanel").error is not None)
         assert "no collective" in app.screen.query_one("LoadingPanel").error.message
         await pilot.press("q")

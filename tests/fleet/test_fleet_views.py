@@ -221,9 +221,7 @@ def test_a_long_trace_keeps_to_the_bound() -> None:
     from tuiprof.fleet.summary import summarise
 
     made = Made()
-    for number in range(3_000):
-        at = number * 100
-        made.step(number, at, at + 100)
+    for number, at in made.steps(100, 3_000):
         for n in range(4):
             name = f"ncclDevKernel_AllReduce_Sum_f32_{n}"
             made.launch(

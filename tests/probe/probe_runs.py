@@ -94,28 +94,29 @@ def run_script(
     triggers: Sequence[dict[str, Any]] = (),
     cwd: Path | None = None,
     forked: ForkedPython | None = None,
+    fails: bool = False,
     **more: str,
 ) -> Run:
     """Run a script in a session of its own below ``folder`` to its end, in place of its path with arguments ``how``.
 
-    With ``forked`` it runs in a fork of that; ``more`` is put into its environment.
+    Its exit status has to be 0 unless it ``fails``. With ``forked`` it runs in a fork of that; ``more`` is put into its
+    environment.
     """
     session = new_session(folder / f"session{len(list(folder.glob('session*')))}", requests, triggers)
     path = folder / "script.py"
     path.write_text(script)
+    env = environment(session, **more)
     if forked is not None:
-        return Run(
-            session, *forked.run(path, *args, env=environment(session, **more), cwd=folder), *read(session)
+        ended = forked.run(path, *args, env=env, cwd=folder)
+    else:
+        command = [python, *flags, *(how if how is not None else [str(path)]), *args]
+        done = subprocess.run(
+            command, env=env, cwd=cwd or folder, capture_output=True, text=True, timeout=120
         )
-    done = subprocess.run(
-        [python, *flags, *(how if how is not None else [str(path)]), *args],
-        env=environment(session, **more),
-        cwd=cwd or folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return Run(session, done.returncode, done.stdout, done.stderr, *read(session))
+        ended = done.returncode, done.stdout, done.stderr
+    run = Run(session, *ended, *read(session))
+    assert (run.code != 0) == fails, run.err
+    return run
 
 
 def read(session: Path) -> tuple[dict[str, list[records.Record]], dict[str, bytes]]:

@@ -116,7 +116,7 @@ def test_stacks_are_taken_when_steps_stop_coming(tmp_path: Path) -> None:
 
 def test_an_exception_leaves_where_it_came_from(run: Callable[..., Run]) -> None:
     script = HANGS.replace("sys.stdin.read()", "raise ValueError('boom')")
-    done = run(script)
+    done = run(script, fails=True)
     assert done.code == 1
     assert done.err.rstrip().endswith("ValueError: boom")
     [found] = done.of(records.Stacks)

@@ -98,7 +98,6 @@ os.write(keep, b"x")
 os._exit(0)
 """
     done = run(STEPPED + script)
-    assert done.code == 0, done.err
     assert (tmp_path / "sizes").read_text() == "{0}", "the probe wrote into the daemon's files"
     (child,) = set(done.logs) - {"rank0"}
     assert len(done.of(records.Step, child)) == 3

@@ -46,7 +46,6 @@ def triggered(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) ->
 
 
 def test_the_steps_after_a_slow_one_are_captured(triggered: Run) -> None:
-    assert triggered.code == 0, triggered.err
     made = [end for end in ends(triggered).values() if end.id.startswith("slow")]
     assert [(end.id, end.state) for end in made] == [("slow-1", "written"), ("slow-2", "written")]
     # 3 is in the warm-up, 110 in the cool-down.
@@ -89,8 +88,7 @@ def test_a_trigger_that_cannot_be_read_is_named(run: Callable[..., Run]) -> None
         "log, end = pathlib.Path(os.environ['TUIPROF_SESSION'], 'log', 'rank0.jsonl'), time.monotonic() + 30\n"
         "while time.monotonic() < end and not (log.exists() and b'trigger' in log.read_bytes()): time.sleep(0.02)\n"
     )
-    done = run(script, triggers=[{"id": "both", "every": 3, "times": 2}])
-    (note,) = notes(done)
+    (note,) = notes(run(script, triggers=[{"id": "both", "every": 3, "times": 2}]))
     assert "control/trigger-both.json" in note
     assert "exactly one" in note
 

@@ -70,9 +70,7 @@ def test_code_that_a_script_generates_is_not_kept() -> None:
 def test_lines_of_a_data_set_make_a_batch_and_text_of_a_tensor_is_no_backward(
     run_forked: Callable[..., Run],
 ) -> None:
-    done = run_forked(IN_PROCESS)
-    assert done.code == 0, done.err
-    lines = done.of(records.Lines)[-1]
+    lines = run_forked(IN_PROCESS).of(records.Lines)[-1]
     seen: dict[int, set[str]] = {}
     for (_, line, _), doing in zip(lines.top, lines.doing, strict=True):
         seen.setdefault(line, set()).add(doing)
@@ -82,9 +80,7 @@ def test_lines_of_a_data_set_make_a_batch_and_text_of_a_tensor_is_no_backward(
 
 
 def test_lines_say_what_is_done_there_and_what_the_samples_cost(run_forked: Callable[..., Run]) -> None:
-    done = run_forked(SCRIPT)
-    assert done.code == 0, done.err
-    lines = done.of(records.Lines)[-1]
+    lines = run_forked(SCRIPT).of(records.Lines)[-1]
     seen = {
         (file.rpartition("/")[2], line): doing
         for (file, line, _), doing in zip(lines.top, lines.doing, strict=True)
@@ -113,9 +109,7 @@ if __name__ == "__main__":
 def test_of_a_script_that_trains_in_a_thread_lines_are_those_of_that_thread(
     run_forked: Callable[..., Run],
 ) -> None:
-    done = run_forked(IN_A_THREAD)
-    assert done.code == 0, done.err
-    (_, line, _), *_ = done.of(records.Lines)[-1].top
+    (_, line, _), *_ = run_forked(IN_A_THREAD).of(records.Lines)[-1].top
     assert line == 9
 
 
@@ -148,9 +142,7 @@ for step in range(3):
 def test_what_a_framework_does_for_the_script_and_code_that_a_compiler_generated_are_at_the_line_that_calls_them(
     run_forked: Callable[..., Run],
 ) -> None:
-    done = run_forked(IN_A_FRAMEWORK)
-    assert done.code == 0, done.err
-    lines = done.of(records.Lines)[-1]
+    lines = run_forked(IN_A_FRAMEWORK).of(records.Lines)[-1]
     seen: dict[tuple[str, int], set[str]] = {}
     for (file, line, _), doing in zip(lines.top, lines.doing, strict=True):
         seen.setdefault((file.rpartition("/")[2], line), set()).add(doing)

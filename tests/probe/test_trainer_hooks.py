@@ -30,6 +30,7 @@ package("transformers.trainer", '''
 import time
 class Trainer:
     def evaluate(self): time.sleep(0.03); self.model.eval()(self.x); self.model.train(); return {}
+    def train(self, loop): loop()
     def _save_checkpoint(self): time.sleep(0.02); torch.save(self.model.state_dict(), self.path)
 import torch
 ''')
@@ -79,7 +80,6 @@ for module.automatic_optimization in (True, False):
 def steps(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> list[records.Step]:
     """10 steps under a Trainer, 5 of a Lightning module, and 5 of one that optimizes by itself."""
     done = run_script(tmp_path_factory.mktemp("trainer"), TRAINER, forked=forked)
-    assert done.code == 0, done.err
     return done.of(records.Step)
 
 
@@ -102,6 +102,37 @@ def test_a_training_step_is_forward_unless_it_optimizes_by_itself(steps: list[re
     assert all(ns < 10_000_000 for ns in forward[15:]), forward
 
 
+LOOPS = """
+package("accelerate.state", "class AcceleratorState: _shared_state = {}")
+from accelerate.state import AcceleratorState
+def train():
+    for _ in range(12):
+        optimizer.zero_grad()
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("run", "trainer"),
+    [
+        ("train()", []),
+        ("AcceleratorState._shared_state['device'] = 'cpu'; train()", ["accelerate"]),
+        ("transformers.trainer.Trainer().train(train)", ["transformers"]),
+        (
+            "AcceleratorState._shared_state['device'] = 'cpu'; transformers.trainer.Trainer().train(train)",
+            ["transformers"],
+        ),
+    ],
+)
+def test_the_framework_whose_loop_is_captured_is_recorded_and_none_that_is_only_imported(
+    run: str, trainer: list[str], run_forked: Callable[..., Run]
+) -> None:
+    done = run_forked(FRAMEWORKS + LOOPS + run, requests=[{"id": "a", "steps": 2, "at": 6}])
+    assert done.captures("a")[-1].state == "written"
+    assert [record.name for record in done.of(records.Trainer)] == trainer
+
+
 SPAWNING = """
 import multiprocessing
 def train():
@@ -121,6 +152,4 @@ if __name__ == "__main__":
 def test_a_process_that_multiprocessing_started_has_the_name_that_the_script_gave_it(
     run_forked: Callable[..., Run],
 ) -> None:
-    done = run_forked(SPAWNING)
-    assert done.code == 0, done.err
-    assert [head.process for head in done.of(records.Head)] == ["trainer"]
+    assert [head.process for head in run_forked(SPAWNING).of(records.Head)] == ["trainer"]

@@ -102,6 +102,5 @@ def test_a_trial_switches_what_the_script_leaves_open(run_forked: Callable[..., 
 
 def _printed(run: Run) -> tuple[dict[str, Any], set[str]]:
     """Return what the script printed, and the notes of what was switched."""
-    assert run.code == 0, run.err
     notes = {note.text for note in run.of(records.Note)}
     return json.loads(run.out.splitlines()[-1]), {text for text in notes if text.startswith("trial")}

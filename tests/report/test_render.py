@@ -399,8 +399,24 @@ def test_what_a_trace_cannot_tell_does_not_push_its_findings_off_the_screen() ->
 @pytest.mark.parametrize(
     ("steps", "step_ns", "captured_ns", "step_is", "said"),
     [
-        (4, 27e6, 29.2e6, "before the capture", "27.0 ms a step before the capture (29.2 ms while captured)"),
-        (3, 53e6, 52e6, "before the capture", "53.0 ms a step before the capture"),
+        (
+            *(4, 27e6, 29.2e6, "median of 24 steps before the capture"),
+            "27.0 ms a step, median of 24 steps before the capture (median 29.2 ms while captured)",
+        ),
+        (
+            3,
+            53e6,
+            52e6,
+            "median of 8 steps before the capture",
+            "53.0 ms a step, median of 8 steps before the capture",
+        ),
+        (
+            3,
+            53e6,
+            54e6,
+            "without the profiler",
+            "53.0 ms a step without the profiler (median 54.0 ms while captured)",
+        ),
         (2, 201e6, 201e6, "", "201 ms a step"),
         (0, 2e9, None, "", "2.00 s"),
     ],
@@ -409,4 +425,9 @@ def test_a_page_says_which_steps_its_step_time_is_of(
     steps: int, step_ns: float, captured_ns: float | None, step_is: str, said: str
 ) -> None:
     none = (None, None, "", True, (), (), ())
-    assert step_time(Answer("a trace", "", steps, step_ns, captured_ns, *none, step_is=step_is)) == said
+    assert (
+        step_time(
+            Answer("a trace", "", steps, step_ns, captured_ns, *none, step_is=step_is, captured_is="median")
+        )
+        == said
+    )

@@ -245,6 +245,8 @@ def test_a_rank_without_steps_in_a_run_that_is_over_has_none_to_come(
     append(session, "recorder", line("end", at=100_000_000, code=0, signal=None, why="exit"))
     assert main(["steps", str(session.path)]) == 0
     assert "rank1: steps: no steps were detected" in capsys.readouterr().out
+    assert main(["steps", str(session.path), "--by", "backward"]) == 2, "a wrong command for this session"
+    assert "has ended: finished, and only a running script can count other steps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from textual._context import active_app
@@ -14,6 +15,8 @@ from textual.pilot import Pilot
 
 from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
+
+AnyApp = TypeVar("AnyApp", bound=App[Any])
 
 #: What a screen may take on a machine that does much else; below the limit of a test, whose alarm an event loop may
 #: swallow.
@@ -100,6 +103,17 @@ def _count_and_display(app: App[Any], *args: Any) -> None:
 
 
 App._display = _count_and_display  # type: ignore[method-assign]
+
+
+@asynccontextmanager
+async def running(
+    app: AnyApp, *texts: str, size: tuple[int, int] = (120, 36), notifications: bool = False
+) -> AsyncIterator[tuple[AnyApp, Pilot[int]]]:
+    """Run an application, once it shows all texts, without any from its start."""
+    async with app.run_test(size=size, notifications=notifications) as pilot:
+        if texts:
+            await until_shown(pilot, *texts)
+        yield app, pilot
 
 
 def live(path: Path) -> TuiprofApp:

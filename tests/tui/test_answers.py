@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from on_screen import until_shown
-from trace_app import app_of, only, settle
+from trace_app import app_of, only, settle, settled
 
 from tuiprof import analyses
 from tuiprof.formats import open_trace
@@ -120,9 +120,7 @@ async def test_the_room_below_a_table_follows_the_cursor_and_shows_the_next(
     second = Table("calls", "By call", (Column("call", "call"),), pl.DataFrame({"call": ["cudaSync"]}))
     long = "torchmetrics/" * 7 + "metric.py:93"
     only(Report("places", "Places", Verdict("two places"), tables=(places(long), second)), monkeypatch)
-    app = app_of()
-    async with app.run_test(size=(120, 48)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(120, 48)) as (app, pilot):
         below = app.text("#answer-prose")
         assert long in below
         assert "/home/me/train.py:7 main" in below
@@ -137,9 +135,7 @@ async def test_the_room_below_a_table_follows_the_cursor_and_shows_the_next(
 
 
 async def test_a_table_that_needs_the_room_keeps_it() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 30)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(120, 30)) as (app, pilot):
         app.view.open_tab("events")
         await settle(pilot)
         assert len(app.table.rows) == 16

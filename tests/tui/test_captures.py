@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from made_traces import small_trace
-from on_screen import screen_text, until, until_shown, workers_done
+from on_screen import running, screen_text, until, until_shown, workers_done
 
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.resources import shipped
@@ -69,8 +69,7 @@ def test_figures_are_those_of_the_trace() -> None:
 
 async def test_the_head_tells_of_other_ranks_and_a_key_changes_to_one(two_ranks: Path) -> None:
     first, second = (two_ranks / f"rank{rank}.json.gz" for rank in (0, 1))
-    app = TuiprofApp(Start("trace", first, directory=two_ranks))
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with running(TuiprofApp(Start("trace", first, directory=two_ranks))) as (app, pilot):
         await until_shown(pilot, "rank 0 of 2 — R: others", "Syncs by location")
         await workers_done(pilot)
         screen = app.screen
@@ -97,9 +96,7 @@ async def test_the_head_tells_of_other_ranks_and_a_key_changes_to_one(two_ranks:
 
 async def test_one_trace_alone_has_no_such_key(tmp_path: Path) -> None:
     path = ranks(tmp_path, "trace.json.gz") / "trace.json.gz"
-    app = TuiprofApp(Start("trace", path))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "Syncs by location")
+    async with running(TuiprofApp(Start("trace", path)), "Syncs by location") as (app, pilot):
         assert "others" not in screen_text(app)
         await pilot.press("R")
         await pilot.pause()
@@ -123,8 +120,7 @@ async def test_the_list_marks_the_straggler_and_says_what_it_did_not_read(two_ra
         for rank, size in enumerate((1, 1 << 40))
     )
     captures = Captures((TraceSet("", files, lambda path: small_trace()),), files[0].path)
-    app = TuiprofApp(Start("trace", files[0].path))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with running(TuiprofApp(Start("trace", files[0].path)), size=(80, 24)) as (app, pilot):
         app.push_screen(CapturesScreen(captures, {}, straggler=1))
         shown = await until_shown(pilot, "straggler", "not read for this list: 1 trace, 1.00 TiB")
         lines = shown.splitlines()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_traces import MS, small_trace, trace_of
-from on_screen import screen_text, until, until_shown
+from on_screen import running, screen_text, until, until_shown
 from textual.pilot import Pilot
 
 from tuiprof.tui import Start
@@ -200,8 +200,7 @@ async def test_swap_rules_export_and_close(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    app = app_of(pair)
-    async with app.run_test(size=(140, 48)) as pilot:
+    async with running(app_of(pair), size=(140, 48)) as (app, pilot):
         await shown(pilot)
         await pilot.press("x")
         await until_shown(pilot, "before fast.json", "after slow.json", "slower")
@@ -243,9 +242,7 @@ async def test_what_cannot_be_compared_is_said(pair: tuple[Path, Path], tmp_path
 async def test_c_compares_an_open_trace_with_one_beside_it(pair: tuple[Path, Path]) -> None:
     slow, fast = pair
     assert beside(fast) == [slow]
-    app = TuiprofApp(Start("trace", fast))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "saves about")
+    async with running(TuiprofApp(Start("trace", fast)), "saves about") as (app, pilot):
         await pilot.press("c")
         await until_shown(pilot, "baseline for fast.json", "slow.json")
         assert isinstance(app.screen, PickScreen)

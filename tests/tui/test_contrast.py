@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from on_screen import until_shown, workers_done
+from on_screen import running, until_shown, workers_done
 from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from synthetic import Synthetic
 from textual.app import App
 from textual.widget import Widget
-from trace_app import app_of, settle
+from trace_app import app_of, settled
 
 from tuiprof.resources import shipped
 from tuiprof.tui import Start
@@ -79,9 +79,7 @@ def test_the_formula() -> None:
 @pytest.mark.parametrize("theme", COLOURED)
 async def test_lanes_tables_and_words_can_be_read(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUIPROF_THEME", theme.removeprefix("tuiprof-"))
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, _):
         found: dict[str, tuple[float, float]] = {}
         for kind in Kind:
             for over in (
@@ -122,9 +120,7 @@ async def test_lanes_tables_and_words_can_be_read(theme: str, monkeypatch: pytes
 @pytest.mark.parametrize("theme", [themes.SIXTEEN.name, themes.MONO.name])
 async def test_few_colours_never_draw_a_colour_on_itself(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUIPROF_THEME", theme.removeprefix("tuiprof-"))
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, _):
         for kind in Kind:
             for over in (Overlay(0), Overlay.CURSOR, Overlay.SELECTION):
                 style = app.timeline.canvas.style(kind, over)
@@ -167,9 +163,7 @@ async def test_no_word_of_a_run_a_comparison_the_library_or_a_message_is_too_fai
         (Start(), "Learn"),
         (Start("compare", compared=(traces[0], traces[1])), "What changed"),
     ):
-        app = TuiprofApp(start)
-        async with app.run_test(size=(120, 36), notifications=True) as pilot:
-            await until_shown(pilot, shown, "help")
+        async with running(TuiprofApp(start), shown, "help", notifications=True) as (app, pilot):
             for severity in ("information", "warning", "error"):
                 app.notify(f"what is {severity}", title="A title", severity=severity)
             await until_shown(pilot, "what is error")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from on_screen import screen_text, until
 from textual.widgets import Input
-from trace_app import app_of, settle
+from trace_app import app_of, settle, settled
 
 from tuiprof.session.run.control import trigger_requests
 from tuiprof.tui import Start
@@ -123,9 +123,7 @@ async def test_export_writes_what_the_renderers_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: str, presses: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("2", "e", *["tab"] * presses, "enter")
         await settle(pilot)
         assert not isinstance(app.screen, ExportScreen)
@@ -139,9 +137,7 @@ async def test_export_never_replaces_a_file_unasked(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     there = tmp_path / "trace.report.txt"
     there.write_text("precious")
-    app = app_of()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(80, 24)) as (app, pilot):
         await pilot.press("e", "up", "enter")  # all analyses
         await settle(pilot)
         assert "exists; press enter again to replace it" in app.text()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from on_screen import screen_text, until, until_shown, workers_done
+from on_screen import running, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic, recorded
 from test_ladder_screen import SCRIPT, measured
 from textual.binding import Binding
@@ -61,9 +61,7 @@ def run(tmp_path: Path) -> Synthetic:
 
 
 async def test_on_a_run_that_goes_on(run: Synthetic) -> None:
-    app = TuiprofApp(Start("live", run.session.path))
-    async with app.run_test(size=(150, 44)) as pilot:
-        await until_shown(pilot, "27.0 ms")
+    async with running(TuiprofApp(Start("live", run.session.path)), "27.0 ms", size=(150, 44)) as (_, pilot):
         await press_all(pilot, LiveScreen, keys(LiveScreen.BINDINGS) * 2)
         await pilot.press("end")
         await until_shown(pilot, "● running")
@@ -82,8 +80,7 @@ async def test_on_a_replay(run: Synthetic) -> None:
 async def test_on_a_run_without_a_step(tmp_path: Path) -> None:
     made = Synthetic(tmp_path, gpus=0)
     made.start()
-    app = TuiprofApp(Start("live", made.session.path))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with running(TuiprofApp(Start("live", made.session.path)), size=(100, 30)) as (_, pilot):
         await until_shown(pilot, "no step yet")
         await press_all(pilot, LiveScreen, keys(LiveScreen.BINDINGS))
 
@@ -122,8 +119,7 @@ async def test_on_a_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     start = Start(sessions=tmp_path / "sessions", scenarios=(folder,), python=Path(sys.executable))
     measured(start, {"slow": 20e6, "fast": 15e6})
     measured(start, {"slow": 20e6, "fast": 15e6})
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
+    async with running(TuiprofApp(start), size=(140, 40)) as (app, pilot):
         app.go.ladder("tiny")
         await until_shown(pilot, "1.33× faster")
         await press_all(pilot, LadderScreen, keys(list(LadderScreen.BINDINGS)))

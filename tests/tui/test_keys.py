@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from on_screen import live, screen_text, until, until_shown
+from on_screen import live, running, screen_text, until, until_shown
 from synthetic import Synthetic
 from textual.binding import Binding
 from textual.widgets import OptionList
@@ -49,9 +49,7 @@ def test_every_binding_has_an_id_a_tooltip_and_a_group() -> None:
 
 
 async def test_help_lists_every_key_that_works(session: Path, config: Path) -> None:
-    app = live(session)
-    async with app.run_test(size=(140, 100)) as pilot:
-        await until_shown(pilot, "step time", "rank +")
+    async with running(live(session), "step time", "rank +", size=(140, 100)) as (app, pilot):
         working = {active.binding.id for active in app.screen.active_bindings.values()}
         await pilot.press("question_mark")
         text = await until_shown(pilot, "esc closes", "What this screen shows")
@@ -81,9 +79,7 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
 async def test_long_lines_of_the_help_go_on_below_their_text(
     session: Path, columns: int, text_cells: int
 ) -> None:
-    app = live(session)
-    async with app.run_test(size=(columns, 100)) as pilot:
-        await until_shown(pilot, "? help")
+    async with running(live(session), "? help", size=(columns, 100)) as (app, pilot):
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
@@ -177,9 +173,7 @@ async def test_the_footer_of_a_text_field_shows_no_key_that_is_typed_into_it(tmp
 
 async def test_keys_and_theme_come_from_the_configuration(session: Path, config: Path) -> None:
     config.write_text('theme = "tuiprof-light"\n[keys]\n"live.window" = "w"\n')
-    app = live(session)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "w zoom", "last 60 s")
+    async with running(live(session), "w zoom", "last 60 s", size=(140, 40)) as (app, pilot):
         assert app.theme == "tuiprof-light"
         await pilot.press("z")
         await pilot.press("w")
@@ -188,8 +182,7 @@ async def test_keys_and_theme_come_from_the_configuration(session: Path, config:
 
 async def test_what_is_wrong_with_the_configuration_is_said(session: Path, config: Path) -> None:
     config.write_text('theme = "none such"\ncolour = 1\n[keys]\n"live.nothing" = "w"\n"live.window" = 3\n')
-    app = live(session)
-    async with app.run_test(size=(160, 60), notifications=True) as pilot:
+    async with running(live(session), size=(160, 60), notifications=True) as (_, pilot):
         await until_shown(
             pilot, "unknown theme 'none such'", "unknown setting 'colour'", "'live.nothing'", "'live.window'"
         )

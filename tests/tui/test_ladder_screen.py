@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from on_screen import screen_text, until, until_shown, workers_done
+from on_screen import running, screen_text, until, until_shown, workers_done
 
 from tuiprof.cli.options import Invocation
 from tuiprof.cli.targets import ladder_or_none
@@ -78,7 +78,6 @@ def measured(
     start: Start, medians: dict[str, float], *, rounds: int = 3, left: int = 0, traces: bool = True
 ) -> LadderRun:
     """Return a ladder that was measured before, with real traces if wanted; the last trials may be missing."""
-    assert start.sessions is not None
     script = start.scenarios[0] / "tiny.py"
     rungs = tuple(Rung(name, "slow", note=f"{name} sleeps.", published=("20 ms",)) for name in medians)
     meta = LadderMeta(
@@ -107,8 +106,7 @@ async def opened(app: TuiprofApp) -> None:
 
 async def test_an_earlier_measurement_is_shown_without_running(start: Start) -> None:
     measured(start, {"slow": 20e6, "fast": 15e6})
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 40)) as pilot:
+    async with running(TuiprofApp(start), size=(160, 40)) as (app, pilot):
         await opened(app)
         text = await until_shown(
             pilot, "ladder tiny — a [b]loop[/b]", "3 rounds · fit", "1.33× faster", "syncs/step"
@@ -130,8 +128,7 @@ async def test_a_kernel_is_shown_beside_the_limits_of_its_chip(start: Start) -> 
     trials = ladder.meta.trials
     trials[-1] = Trial("timing", 3, "fast", "", "done", wall_ns=10**9, figures=figures)
     ladder.save()
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 40)) as pilot:
+    async with running(TuiprofApp(start), size=(160, 40)) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "1.33× faster")
         await pilot.press("down")
@@ -142,7 +139,6 @@ async def test_a_kernel_is_shown_beside_the_limits_of_its_chip(start: Start) -> 
 async def test_a_measured_ladder_opens_by_its_name_with_its_intervals_drawn(
     start: Start,
 ) -> None:
-    assert start.sessions is not None
     ladder = measured(start, {"slow": 20e6, "fast": 5e6}, traces=False)
     invocation = Invocation(sessions=start.sessions, scenarios=start.scenarios)
     for named in ("last", "tiny", ladder.path.name, str(ladder.path)):
@@ -165,8 +161,7 @@ async def test_a_measured_ladder_opens_by_its_name_with_its_intervals_drawn(
 
 async def test_a_stopped_one_says_what_is_left_and_80_columns_are_enough(start: Start) -> None:
     measured(start, {"slow": 20e6, "fast": 15e6}, left=2)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with running(TuiprofApp(start), size=(80, 24)) as (app, pilot):
         await opened(app)
         text = await until_shown(pilot, "stopped with 2 of 8 trials left", "r resumes", "? help")
         assert all(len(line) <= 80 for line in text.splitlines())
@@ -176,8 +171,7 @@ async def test_a_stopped_one_says_what_is_left_and_80_columns_are_enough(start: 
 async def test_results_are_exported_and_older_ones_are_a_key_away(start: Start, tmp_path: Path) -> None:
     measured(start, {"slow": 20e6, "fast": 15e6}, traces=False)
     measured(start, {"slow": 20e6, "fast": 30e6}, traces=False)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 40)) as pilot:
+    async with running(TuiprofApp(start), size=(160, 40)) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "1 of 2", "slower", "e export")
         await pilot.press("e")
@@ -201,8 +195,7 @@ async def test_results_are_exported_and_older_ones_are_a_key_away(start: Start, 
 
 async def test_a_rung_is_compared_by_its_trials_and_by_its_trace(start: Start) -> None:
     measured(start, {"slow": 20e6, "fast": 15e6}, rounds=6)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 44)) as pilot:
+    async with running(TuiprofApp(start), size=(160, 44)) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "1.33× faster")
         assert "c compare" not in screen_text(app)  # the baseline builds on nothing
@@ -216,8 +209,7 @@ async def test_a_rung_is_compared_by_its_trials_and_by_its_trace(start: Start) -
 
 async def test_rungs_without_a_trace_are_compared_by_their_trials_alone(start: Start) -> None:
     measured(start, {"slow": 20e6, "fast": 15e6}, rounds=6, traces=False)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with running(TuiprofApp(start), size=(120, 40)) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "faster")
         await pilot.press("down", "c")
@@ -225,11 +217,9 @@ async def test_rungs_without_a_trace_are_compared_by_their_trials_alone(start: S
 
 
 async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) -> None:
-    assert start.sessions is not None
     hold = start.scenarios[0] / "hold"  # as long as it is there, the first trial goes on
     hold.touch()
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 44), notifications=True) as pilot:
+    async with running(TuiprofApp(start), size=(160, 44), notifications=True) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "not measured yet", "no-such-package-anywhere", "r measure")
         assert screen_text(app).count("not measured yet") == 1

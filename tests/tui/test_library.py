@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from on_screen import screen_text, until, until_shown, workers_done
+from on_screen import running, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic
 from textual import events
 from textual.pilot import Pilot
@@ -43,8 +43,7 @@ def start(tmp_path: Path) -> Start:
 
 
 async def test_ladders_say_what_can_run_and_why_not(start: Start) -> None:
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
+    async with running(TuiprofApp(start), size=(140, 40)) as (app, pilot):
         await until_shown(pilot, "Learn", "tiny", "2 of 3 can run", "attention", "Python 3.")
         await choose(app, "ladder:tiny")
         text = await until_shown(pilot, "tiny — a loop", "It sleeps [red]and[/red] steps.", "20 ms")
@@ -57,12 +56,9 @@ async def test_ladders_say_what_can_run_and_why_not(start: Start) -> None:
 
 
 async def test_variants_show_what_they_took_here_against_the_baseline(start: Start) -> None:
-    assert start.sessions is not None
     ended(start.sessions, Scenario("tiny", "slow", "fit"), 20)
     ended(start.sessions, Scenario("tiny", "fast", "fit"), 15)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 40)) as pilot:
-        await until_shown(pilot, "2 of 3 can run")
+    async with running(TuiprofApp(start), "2 of 3 can run", size=(160, 40)) as (app, pilot):
         await choose(app, "ladder:tiny")
         text = await until_shown(pilot, "vs slow")
         fast = next(line for line in text.splitlines() if "fast " in line and "faster" in line)
@@ -71,20 +67,18 @@ async def test_variants_show_what_they_took_here_against_the_baseline(start: Sta
 
 
 async def test_sessions_say_how_they_ended(start: Start) -> None:
-    assert start.sessions is not None
     done = ended(start.sessions, None, 12)
     failed = ended(start.sessions, None, 12, code=1)
     failed.session.stderr.write_text("Traceback\nValueError: [b]broken[/b] \x1b[31m\n")
-    running = Synthetic(start.sessions, scenario=None, name="going")
-    running.start()
-    running.run_until(3)
+    going = Synthetic(start.sessions, scenario=None, name="going")
+    going.start()
+    going.run_until(3)
     cut = Synthetic(start.sessions, scenario=None, name="cut")
     cut.session.meta.unix_ns -= 3600 * 10**9
     write_meta(cut.session.path, cut.session.meta)
     (start.sessions / "20200101T000000Z-newer").mkdir()
     (start.sessions / "20200101T000000Z-newer" / "session.json").write_text('{"v": 99}')
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 60)) as pilot:
+    async with running(TuiprofApp(start), size=(140, 60)) as (app, pilot):
         text = await until_shown(pilot, "Recent", "running", "exit 1", "interrupted", "unreadable")
         assert "✓" in text
         await choose(app, f"session:{failed.session.path}")
@@ -100,13 +94,10 @@ async def test_syncs_a_step_come_from_the_trace_of_the_newest_run(
 ) -> None:
 
     monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache"))
-    assert start.sessions is not None
     made = ended(start.sessions, Scenario("tiny", "slow", "fit"), 20)
     sample = shipped("traces") / "metrics-naive.pt.trace.json.gz"
     shutil.copy(sample, made.session.path / "traces" / "rank0.1.pt.trace.json.gz")
-    app = TuiprofApp(start)
-    async with app.run_test(size=(160, 44)) as pilot:
-        await until_shown(pilot, "2 of 3 can run")
+    async with running(TuiprofApp(start), "2 of 3 can run", size=(160, 44)) as (app, pilot):
         await choose(app, "ladder:tiny")
         text = await until_shown(pilot, "syncs/step")
         await until(pilot, lambda: " 2  ✓" in screen_text(app), 40)
@@ -114,9 +105,7 @@ async def test_syncs_a_step_come_from_the_trace_of_the_newest_run(
 
 
 async def test_filter_narrows_and_escape_widens(start: Start) -> None:
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "attention", "tiny")
+    async with running(TuiprofApp(start), "attention", "tiny", size=(140, 40)) as (app, pilot):
         await pilot.press("slash", "t", "i", "n", "y")
         await until(pilot, lambda: "attention" not in screen_text(app))
         assert "tiny — a loop" in screen_text(app)
@@ -127,9 +116,7 @@ async def test_filter_narrows_and_escape_widens(start: Start) -> None:
 
 
 async def test_keys_that_come_in_one_bundle_after_the_slash_are_text(start: Start) -> None:
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "attention", "tiny")
+    async with running(TuiprofApp(start), "attention", "tiny", size=(140, 40)) as (app, pilot):
         for name, text in (("slash", "/"), *((letter, letter) for letter in "rlstiny"), ("slash", "/")):
             app.post_message(events.Key(name, text))
         await until(pilot, lambda: bool(app.screen.query("#filter")))
@@ -139,17 +126,14 @@ async def test_keys_that_come_in_one_bundle_after_the_slash_are_text(start: Star
 
 async def test_a_broken_header_is_named_and_hides_no_other(start: Start) -> None:
     (start.scenarios[0] / "broken.py").write_text("# /// script\n# [tool.tuiprof]\n# name = \n# ///\n")
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "tiny", "1 problem")
+    async with running(TuiprofApp(start), "tiny", "1 problem", size=(140, 40)) as (app, pilot):
         await choose(app, "problems:")
         await until_shown(pilot, "broken.py:3")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 10), (200, 50)])
 async def test_it_fits(start: Start, size: tuple[int, int]) -> None:
-    app = TuiprofApp(start)
-    async with app.run_test(size=size) as pilot:
+    async with running(TuiprofApp(start), size=size) as (_, pilot):
         text = await until_shown(pilot, "Run my script", "Recent", "q quit", "? help")
         assert all(len(line) <= size[0] for line in text.splitlines())
 
@@ -211,13 +195,11 @@ def test_reading_sessions_loads_only_what_it_shares_with_the_probe() -> None:
 
 async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_path: Path) -> None:
     start = Start(sessions=tmp_path / "sessions", python=Path(sys.executable))
-    assert start.sessions is not None
     (tmp_path / "train.py").write_text("import sys\nprint('lr is', *sys.argv[1:])\n")
     made = ended(start.sessions, None, 12)
     made.session.meta.argv, made.session.meta.cwd = ["python", "train.py", "--lr", "1"], str(tmp_path)
     write_meta(made.session.path, made.session.meta)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with running(TuiprofApp(start)) as (app, pilot):
         await until_shown(pilot, "Run my script", "python train.py --lr 1", "recent commands", "runs in")
         await pilot.press("enter")
         form = await until_form(pilot, RunForm)
@@ -235,9 +217,7 @@ async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_
 
 
 async def test_a_pasted_path_is_what_to_open(start: Start) -> None:
-    app = TuiprofApp(start)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "Open a trace")
+    async with running(TuiprofApp(start), "Open a trace") as (app, pilot):
         path = shipped("traces") / "planted-syncs.pt.trace.json.gz"
         app.post_message(events.Paste(f"'{path}'\n"))
         await until(pilot, lambda: bool(app.screen.query("#path")))
@@ -247,9 +227,7 @@ async def test_a_pasted_path_is_what_to_open(start: Start) -> None:
 
 
 async def test_the_example_opens_with_its_key(start: Start) -> None:
-    app = TuiprofApp(start)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "Look at an example")
+    async with running(TuiprofApp(start), "Look at an example") as (app, pilot):
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, TraceScreen))
 
@@ -264,9 +242,7 @@ async def test_another_python_is_chosen_for_the_whole_dashboard(
     (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho -n tuiprof-python:2.7\n")
     (tmp_path / "bin" / "python").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    app = TuiprofApp(start)
-    async with app.run_test(size=(120, 36), notifications=True) as pilot:
-        await until_shown(pilot, "2 of 3 can run", "P change")
+    async with running(TuiprofApp(start), "2 of 3 can run", "P change", notifications=True) as (app, pilot):
         await pilot.press("P")
         await until_shown(pilot, "active environment", "neither torch nor jax", "use it")
         await until_shown(pilot, "PATH: ", "is Python 2.7, which is too old")

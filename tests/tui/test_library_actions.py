@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from on_screen import screen_text, until, until_shown
+from on_screen import running, screen_text, until, until_shown
 from synthetic import Synthetic
 from textual.containers import VerticalScroll
 from textual.pilot import Pilot
@@ -37,11 +37,8 @@ async def palette(pilot: Pilot[int]) -> None:
 
 
 async def test_enter_opens_a_session_and_q_comes_back(start: Start) -> None:
-    assert start.sessions is not None
     made = ended(start.sessions, None, 12)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Recent", "tiny")
+    async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (app, pilot):
         await until(pilot, lambda: bool(sidebar(app).current))
         await choose(app, f"session:{made.session.path}")
         await pilot.press("enter")
@@ -54,10 +51,7 @@ async def test_enter_opens_a_session_and_q_comes_back(start: Start) -> None:
 
 
 async def test_a_scenario_is_launched_from_the_form_and_watched(start: Start) -> None:
-    assert start.sessions is not None
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "2 of 3 can run")
+    async with running(TuiprofApp(start), "2 of 3 can run", size=(140, 40)) as (app, pilot):
         await choose(app, "ladder:tiny")
         await until_shown(pilot, "tiny — a loop")
         await pilot.press("r")
@@ -80,11 +74,8 @@ async def test_a_scenario_is_launched_from_the_form_and_watched(start: Start) ->
 
 
 async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
-    assert start.sessions is not None
     made = ended(start.sessions, None, 12)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Recent", "tiny")
+    async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (app, pilot):
         await choose(app, f"session:{made.session.path}")
         await pilot.press("delete")
         await until_shown(pilot, "y delete it")
@@ -99,10 +90,8 @@ async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
 
 @pytest.mark.parametrize("gone", [False, True], ids=["comes back", "a part is gone for good"])
 async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start: Start, gone: bool) -> None:
-    assert start.sessions is not None
     parts = [part(start.sessions, f"node{n}", [n]) for n in range(2)]
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40), notifications=True) as pilot:
+    async with running(TuiprofApp(start), size=(140, 40), notifications=True) as (app, pilot):
         await until_shown(pilot, "Recent", "train")
         await choose(app, f"session:{parts[0].path}")
         await pilot.press("delete")
@@ -119,14 +108,12 @@ async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start:
 
 
 async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
-    assert start.sessions is not None
     made = ended(start.sessions, None, 12)
     other = Synthetic(start.sessions, scenario=None, name="other")
     other.start()
     other.run_until(2)
     other.end()
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 60)) as pilot:
+    async with running(TuiprofApp(start), size=(140, 60)) as (app, pilot):
         await until_shown(pilot, "Recent", "tiny", "on disk", "other")
         await choose(app, f"session:{made.session.path}")
         await until_shown(pilot, "disk use")
@@ -144,13 +131,10 @@ async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
 
 
 async def test_two_marked_sessions_are_compared(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert start.sessions is not None
     one, two = (ended(start.sessions, None, ms) for ms in (12, 14))
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(Navigator, "compare", lambda _self, before, after: asked.append((before, after)))
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 60)) as pilot:
-        await until_shown(pilot, "Recent", "tiny")
+    async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 60)) as (app, pilot):
         await choose(app, f"session:{two.session.path}")
         await pilot.press("space")
         await until_shown(pilot, "[1]")
@@ -165,10 +149,8 @@ async def test_two_marked_sessions_are_compared(start: Start, monkeypatch: pytes
 
 
 async def test_a_marked_session_that_was_deleted_is_not_compared(start: Start) -> None:
-    assert start.sessions is not None
     one, two = (ended(start.sessions, None, ms) for ms in (12, 14))
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 60), notifications=True) as pilot:
+    async with running(TuiprofApp(start), size=(140, 60), notifications=True) as (app, pilot):
         await until_shown(pilot, "Recent", "tiny")
         screen = app.screen
         assert isinstance(screen, LibraryScreen)
@@ -182,8 +164,7 @@ async def test_a_marked_session_that_was_deleted_is_not_compared(start: Start) -
 async def test_a_variant_is_not_run_where_the_sessions_cannot_be_read(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 44), notifications=True) as pilot:
+    async with running(TuiprofApp(start), size=(140, 44), notifications=True) as (app, pilot):
         await until_shown(pilot, "2 of 3 can run")
         screen = app.screen
         assert isinstance(screen, LibraryScreen)
@@ -198,9 +179,7 @@ async def test_a_variant_is_not_run_where_the_sessions_cannot_be_read(
 
 
 async def test_the_source_of_a_variant_is_read(start: Start) -> None:
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 44)) as pilot:
-        await until_shown(pilot, "2 of 3 can run")
+    async with running(TuiprofApp(start), "2 of 3 can run", size=(140, 44)) as (app, pilot):
         await choose(app, "ladder:tiny")
         await until_shown(pilot, "tiny — a loop")
         await pilot.press("s")
@@ -218,9 +197,7 @@ async def test_the_source_of_a_variant_is_read(start: Start) -> None:
 
 async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Path) -> None:
     made = ended(tmp_path / "elsewhere", None, 12)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Learn")
+    async with running(TuiprofApp(start), "Learn", size=(140, 40)) as (app, pilot):
         await pilot.press("o")
         await until_shown(pilot, "open a trace or a session")
         app.screen.query_one("Input").value = str(tmp_path / "nowhere")  # type: ignore[attr-defined]
@@ -236,11 +213,8 @@ async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Pa
 
 
 async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) -> None:
-    assert start.sessions is not None
     ended(start.sessions, None, 12)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Recent", "tiny")
+    async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (_, pilot):
         await palette(pilot)
         await pilot.press(*"tiny:fast")
         await until_shown(pilot, "run tiny:fast")
@@ -249,14 +223,11 @@ async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) ->
 
 
 async def test_the_palette_opens_ladders_and_captured_traces(start: Start) -> None:
-    assert start.sessions is not None
     session = ended(start.sessions, None, 12)
     trace = session.session.path / "traces" / "captured.pt.trace.json.gz"
     trace.parent.mkdir(exist_ok=True)
     shutil.copy(shipped("traces") / "planted-syncs.pt.trace.json.gz", trace)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Recent", "tiny")
+    async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (app, pilot):
         await palette(pilot)
         await pilot.press(*"captured.pt")
         await until_shown(pilot, "open trace", "captured.pt.trace.json.gz")

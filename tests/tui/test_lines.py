@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import pytest
 from lines_app import Host, text_of_widget
+from on_screen import running
 from rich.cells import cell_len
 from textual._styles_cache import StylesCache
 from textual.geometry import Region, Size
@@ -43,8 +44,7 @@ class Words(Lines):
 async def test_only_changed_lines_are_repainted() -> None:
     widget = Words()
     widget.rows = [[("step 1", "text"), ("  27.0 ms", "strong")], [("still", "dim")]]
-    app = Host(widget)
-    async with app.run_test(size=(40, 5)) as pilot:
+    async with running(Host(widget), size=(40, 5)) as (_, pilot):
         await pilot.pause()
         widget.painted.clear()
         widget.redraw()
@@ -57,8 +57,7 @@ async def test_only_changed_lines_are_repainted() -> None:
 
 async def test_a_line_that_changes_for_hours_leaves_nothing_behind() -> None:
     widget = Words()
-    app = Host(widget)
-    async with app.run_test(size=(80, 5)) as pilot:
+    async with running(Host(widget), size=(80, 5)) as (_, pilot):
 
         async def regions_kept(changes: int) -> int:
             for change in range(changes):
@@ -77,8 +76,7 @@ async def test_a_line_that_changes_for_hours_leaves_nothing_behind() -> None:
 
 async def test_a_line_that_is_drawn_again_is_freed_without_a_collection() -> None:
     widget = Words()
-    app = Host(widget)
-    async with app.run_test(size=(40, 5)) as pilot:
+    async with running(Host(widget), size=(40, 5)) as (_, pilot):
 
         async def strips_kept(changes: int) -> int:
             for change in range(changes):
@@ -175,8 +173,7 @@ async def test_content_that_grows_before_what_is_around_it_is_drawn_whole() -> N
 
 async def test_what_grows_while_a_layout_is_under_way_gets_its_lines() -> None:
     widget = Painted()
-    app = Host(widget)
-    async with app.run_test(size=(40, 9)) as pilot:
+    async with running(Host(widget), size=(40, 9)) as (app, pilot):
         widget.styles.height = "auto"
         widget.paint(lambda _width, _height: [[("a line", "text")]])
         await pilot.pause()
@@ -214,8 +211,7 @@ def test_rows_fit_and_spread() -> None:
 
 async def test_every_segment_has_a_style_and_lines_fill_the_width() -> None:
     panel = DevicePanel()
-    app = Host(panel)
-    async with app.run_test(size=(100, 24)) as pilot:
+    async with running(Host(panel), size=(100, 24)) as (_, pilot):
         panel.styles.height = 20
         panel.show([gpu("[red]evil[/]\x1b[31m")], ["nvidia: absent"])
         await pilot.pause()
@@ -231,8 +227,7 @@ async def test_lines_of_devices_stand_in_columns() -> None:
     panel.compact = True
     busy, idle = gpu(), replace(gpu(), key="gpu1")
     idle.latest.update(util=0.0, mem_used_bytes=615 * (1 << 20), power_w=78.3)
-    app = Host(panel)
-    async with app.run_test(size=(100, 8)) as pilot:
+    async with running(Host(panel), size=(100, 8)) as (_, pilot):
         panel.styles.height = 3
         panel.show([busy, idle], [])
         await pilot.pause()
@@ -257,8 +252,7 @@ def gpu(name: str = "NVIDIA H200") -> DeviceView:
 
 async def test_devices_give_as_much_detail_as_there_is_room() -> None:
     panel = DevicePanel()
-    app = Host(panel)
-    async with app.run_test(size=(100, 24)) as pilot:
+    async with running(Host(panel), size=(100, 24)) as (_, pilot):
         panel.styles.height = 20
         panel.show([gpu()], [])
         await pilot.pause()
@@ -292,8 +286,7 @@ def hosts_gpus(count: int, own: int) -> list[DeviceView]:
 
 async def test_devices_of_others_take_a_line_each_and_what_room_the_runs_leave() -> None:
     panel = DevicePanel()
-    app = Host(panel)
-    async with app.run_test(size=(100, 40)) as pilot:
+    async with running(Host(panel), size=(100, 40)) as (_, pilot):
         panel.styles.height = 30
         panel.show(hosts_gpus(4, own=3), [])
         await pilot.pause()
@@ -316,8 +309,7 @@ async def test_devices_of_others_take_a_line_each_and_what_room_the_runs_leave()
 async def test_many_devices_of_others_are_one_line_of_a_narrow_screen() -> None:
     panel = DevicePanel()
     panel.compact = True
-    app = Host(panel)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with running(Host(panel), size=(80, 24)) as (_, pilot):
         panel.styles.height = "auto"
         panel.show(hosts_gpus(8, own=5), [])
         await pilot.pause()
@@ -332,8 +324,7 @@ async def test_processes_on_a_device_are_listed_where_it_is_shared() -> None:
     from dataclasses import replace
 
     panel = DevicePanel()
-    app = Host(panel)
-    async with app.run_test(size=(100, 24)) as pilot:
+    async with running(Host(panel), size=(100, 24)) as (_, pilot):
         panel.styles.height = 20
         view = gpu()
         shared = {"pid41_mem_used_bytes": 8.0 * (1 << 30), "pid977_mem_used_bytes": 1.0 * (1 << 30)}
@@ -351,8 +342,7 @@ async def test_processes_on_a_device_are_listed_where_it_is_shared() -> None:
 
 async def test_a_throttled_device_says_so() -> None:
     panel = DevicePanel()
-    app = Host(panel)
-    async with app.run_test(size=(120, 5)) as pilot:
+    async with running(Host(panel), size=(120, 5)) as (_, pilot):
         view = gpu()
         panel.show(
             [DeviceView("gpu0", "nvidia", "x", latest=view.latest, words={"throttle": "power cap"})], []
@@ -376,8 +366,7 @@ async def test_phases_fit_any_width_and_keep_the_largest(width: int) -> None:
 
 async def test_no_phases_say_why() -> None:
     bar = PhaseBar()
-    app = Host(bar)
-    async with app.run_test(size=(100, 4)) as pilot:
+    async with running(Host(bar), size=(100, 4)) as (_, pilot):
         bar.show({}, "no phases recorded")
         await pilot.pause()
         assert "no phases recorded" in text_of_widget(bar)[0]

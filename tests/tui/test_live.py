@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from on_screen import live, screen_text, until, until_shown, workers_done
+from on_screen import live, running, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic, recorded
 from textual.pilot import Pilot
 
@@ -33,8 +33,7 @@ from tuiprof.tui.widgets.lines import Painted
 
 async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:
     made = recorded(tmp_path)
-    app = live(made.session.path)
-    async with app.run_test(size=(160, 48)) as pilot:
+    async with running(live(made.session.path), size=(160, 48)) as (_, pilot):
         text = await until_shown(pilot, "27.0 ms median", "GPU 0", "backward")
         for said in (
             "metrics ▸ naive · paper",
@@ -65,9 +64,7 @@ async def test_arrays_are_mapped_before_the_first_are_made_and_after_another_scr
     read = Live.advance
     monkeypatch.setattr("tuiprof.tui.live.screen.map_arrays", lambda: done.append("mapped"))
     monkeypatch.setattr(Live, "advance", lambda run: done.append("read") or read(run))
-    app = live(recorded(tmp_path, 20).session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "27.0 ms")
+    async with running(live(recorded(tmp_path, 20).session.path), "27.0 ms") as (app, pilot):
         assert done[0] == "mapped"
         assert "read" in done
         await pilot.press("Q")
@@ -81,9 +78,7 @@ async def test_arrays_are_mapped_before_the_first_are_made_and_after_another_scr
 async def test_the_verdict_and_the_way_out_are_seen_at_any_size(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
-    made = recorded(tmp_path, 20)
-    app = live(made.session.path)
-    async with app.run_test(size=size) as pilot:
+    async with running(live(recorded(tmp_path, 20).session.path), size=size) as (_, pilot):
         text = await until_shown(pilot, "27.0 ms")
         assert "●" in text.splitlines()[0]
         assert "q leave" in text
@@ -104,9 +99,7 @@ async def tick(pilot: Pilot[int], times: int) -> None:
 async def test_nothing_is_drawn_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = recorded(tmp_path, 20)
     made.end()
-    app = live(made.session.path)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until_shown(pilot, "finished")
+    async with running(live(made.session.path), "finished", size=(160, 48)) as (app, pilot):
         await tick(pilot, 5)
         await workers_done(pilot)
         shown: list[object] = []
@@ -141,9 +134,7 @@ async def test_a_capture_ends_in_a_trace_to_open(tmp_path: Path, monkeypatch: py
 
 async def test_what_to_capture_can_be_chosen(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "p capture")
+    async with running(live(made.session.path), "p capture") as (_, pilot):
         await pilot.press("P")
         await until_shown(pilot, "Python stacks")
         await pilot.press("backspace", "x", "enter")
@@ -158,8 +149,7 @@ async def test_what_to_capture_can_be_chosen(tmp_path: Path) -> None:
 async def test_a_failed_capture_says_why(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10)
     made.capture("failed", why="the script has imported neither torch nor jax")
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with running(live(made.session.path)) as (_, pilot):
         await until_shown(pilot, "capture failed: the script has imported neither torch nor jax")
 
 
@@ -173,8 +163,7 @@ async def test_a_failed_run_says_so_with_its_last_words(tmp_path: Path) -> None:
     raised = {"t": "stacks", "at": 1, "id": "end", "threads": [{"frames": [["/train.py", 8, "train"]]}]}
     head = {"t": "head", "v": 1, "writer": "rank0", "pid": 1, "unix_ns": 1, "mono_ns": 0, "rank": 0}
     (session.log / "rank0.jsonl").write_text(f"{json.dumps(head)}\n{json.dumps(raised)}\n")
-    app = live(session.path)
-    async with app.run_test(size=(120, 30)) as pilot:
+    async with running(live(session.path), size=(120, 30)) as (_, pilot):
         text = await until_shown(pilot, "failed (exit 1)", "no step was detected")
         # In the output and in the line below it.
         assert text.count("ValueError: no such [red]thing[/red]") == 2
@@ -189,8 +178,7 @@ async def test_a_failed_run_says_so_with_its_last_words(tmp_path: Path) -> None:
 async def test_a_run_without_steps_says_how_to_mark_them(tmp_path: Path) -> None:
     made = Synthetic(tmp_path, gpus=0)
     made.start()
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with running(live(made.session.path)) as (_, pilot):
         await until_shown(pilot, "no step yet", "tuiprof.step()", "waiting for the first reading")
 
 
@@ -200,9 +188,7 @@ async def test_before_the_first_step_chart_and_head_say_the_same_time(
     monkeypatch.setattr("tuiprof.tui.live.panes.activity", lambda _: "torch is loaded")
     made = Synthetic(tmp_path, gpus=0)
     made.start()
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "torch is loaded")
+    async with running(live(made.session.path), "torch is loaded") as (app, _):
         panes = app.screen.query_one(RunPanes)
         panes.draw(61 * 10**9, slow=True)
         panes.draw(75 * 10**9, slow=False)  # figures are drawn less often than the clock
@@ -215,8 +201,7 @@ async def test_before_the_first_step_chart_and_head_say_the_same_time(
 
 async def test_on_a_cpu_the_host_is_the_device(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10, gpus=0, cores=4)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with running(live(made.session.path), size=(120, 40)) as (_, pilot):
         text = await until_shown(pilot, "cores", "no NVIDIA GPU found: tuiprof doctor")
         for said in ("of 4 busy", "RSS (run)", "of 512 GiB", "disk read", "net in", "12, 9 idle"):
             assert said in text, said
@@ -228,9 +213,7 @@ async def test_leaving_says_how_to_come_back_and_the_run_goes_on(
 ) -> None:
     monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path))
     made = recorded(tmp_path, 5)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "running")
+    async with running(live(made.session.path), "running") as (app, pilot):
         await pilot.press(key)
     assert "continues to run" in app.farewell
     assert f"tuiprof attach {made.session.id}" in app.farewell
@@ -238,9 +221,7 @@ async def test_leaving_says_how_to_come_back_and_the_run_goes_on(
     assert app.return_value == 0
     # Elsewhere than where sessions are looked for, the name alone would not be found.
     monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path / "other"))
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "running")
+    async with running(live(made.session.path), "running") as (app, pilot):
         await pilot.press("q")
     assert f"tuiprof attach {made.session.path}" in app.farewell
 
@@ -251,9 +232,7 @@ async def test_the_command_to_come_back_can_be_pasted_whatever_the_folder_is_cal
     made = recorded(tmp_path / "made", 5)
     monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path))
     path = made.session.path.rename(tmp_path / "20261121T092115Z-$(touch x) ##[error]y")
-    app = live(path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "running")
+    async with running(live(path), "running") as (app, pilot):
         await pilot.press("q")
     command = app.farewell.partition("watch it again:")[2].strip()
     assert "##[" not in command
@@ -263,9 +242,7 @@ async def test_the_command_to_come_back_can_be_pasted_whatever_the_folder_is_cal
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
 async def test_leaving_a_run_that_was_asked_to_stop_says_so(tmp_path: Path, key: str) -> None:
     made = recorded(tmp_path, 5)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "Q stop")
+    async with running(live(made.session.path), "Q stop") as (app, pilot):
         await pilot.press("Q")
         await until_shown(pilot, "y stop it")
         await pilot.press("y")
@@ -284,8 +261,7 @@ async def test_a_capture_that_the_end_of_the_run_cut_off_is_mentioned(
     made.end(why="stopped", signal=15)
     said = f"capture 'c1' of steps 180 to 184 {how} when the run ended, so it has no trace"
     assert said in summarise(made.session).notes
-    app = live(made.session.path)
-    async with app.run_test(size=(160, 36)) as pilot:
+    async with running(live(made.session.path), size=(160, 36)) as (_, pilot):
         await until_shown(pilot, "stopped after", said)
 
 
@@ -294,9 +270,7 @@ async def test_of_a_failed_run_the_error_is_shown_not_what_became_of_its_capture
     made.capture("failed", why="the script ended at step 9, before step 30")
     made.session.stderr.write_text("ValueError: boom\n")
     made.end(1)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "failed (exit 1) after", "— ValueError: boom")
+    async with running(live(made.session.path), "failed (exit 1) after", "— ValueError: boom") as (app, _):
         assert "before step 30" not in screen_text(app)
 
 
@@ -307,8 +281,7 @@ async def test_what_cannot_be_stored_is_named(tmp_path: Path) -> None:
     )
     path = made.session.control / "output.json"
     path.write_bytes(msgspec.json.encode(full))
-    app = live(made.session.path)
-    async with app.run_test(size=(160, 36)) as pilot:
+    async with running(live(made.session.path), size=(160, 36)) as (_, pilot):
         await until_shown(
             pilot, "No space left on device: 1.00 MiB of output is held in memory, 5.00 MiB is lost"
         )
@@ -319,9 +292,7 @@ async def test_what_cannot_be_stored_is_named(tmp_path: Path) -> None:
 
 async def test_stopping_asks_first(tmp_path: Path) -> None:
     made = recorded(tmp_path, 5)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "Q stop")
+    async with running(live(made.session.path), "Q stop") as (app, pilot):
         await pilot.press("Q")
         await until_shown(pilot, "Stop metrics:naive?", "y stop it", "n let it run")
         await pilot.press("n")
@@ -335,8 +306,7 @@ async def test_stopping_asks_first(tmp_path: Path) -> None:
 async def test_a_launched_run_gives_its_exit_status(tmp_path: Path) -> None:
     made = recorded(tmp_path, 5)
     made.end(3)
-    app = TuiprofApp(Start("live", made.session.path, launched=True))
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with running(TuiprofApp(Start("live", made.session.path, launched=True))) as (app, pilot):
         await until_shown(pilot, "failed (exit 3)")
         await pilot.press("q")
     assert app.return_value == 3
@@ -344,9 +314,7 @@ async def test_a_launched_run_gives_its_exit_status(tmp_path: Path) -> None:
 
 async def test_a_paused_view_stands_still(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "27.0 ms")
+    async with running(live(made.session.path), "27.0 ms") as (app, pilot):
         await pilot.press("space")
         before = await until_shown(pilot, "view paused")
         made.run_until(11)
@@ -359,9 +327,7 @@ async def test_a_paused_view_stands_still(tmp_path: Path) -> None:
 
 async def test_ranks_are_chosen_with_keys(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10, ranks=2)
-    app = live(made.session.path)
-    async with app.run_test(size=(140, 36)) as pilot:
-        await until_shown(pilot, "rank 0/2", "] rank +")
+    async with running(live(made.session.path), "rank 0/2", "] rank +", size=(140, 36)) as (_, pilot):
         await pilot.press("right_square_bracket")
         await until_shown(pilot, "rank 1/2")
         await pilot.press("right_square_bracket")
@@ -396,9 +362,7 @@ async def test_output_is_followed_scrolled_and_neutralised(tmp_path: Path) -> No
         file.writelines(
             [*lines, "\x1b[31mred\x1b[0m \x1b]0;title\x07[b]bold[/b] \x07bell\n", "10 %\r20 %\r30 %"]
         )
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "red [b]bold[/b]", "30 %")
+    async with running(live(made.session.path), "red [b]bold[/b]", "30 %") as (app, pilot):
         assert "20 %" not in screen_text(app)
         await pilot.press("l")
         await until_shown(pilot, "line 280")
@@ -414,9 +378,7 @@ async def test_output_is_followed_scrolled_and_neutralised(tmp_path: Path) -> No
 
 async def test_the_zoom_key_widens_the_axis(tmp_path: Path) -> None:
     made = recorded(tmp_path, 100)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "last 60 s", "00:01:20", "now")
+    async with running(live(made.session.path), "last 60 s", "00:01:20", "now") as (_, pilot):
         await pilot.press("z")
         await until_shown(pilot, "last 5 min")
         await pilot.press("z", "z")
@@ -426,9 +388,7 @@ async def test_the_zoom_key_widens_the_axis(tmp_path: Path) -> None:
 async def test_a_variant_is_compared_with_its_baseline(tmp_path: Path) -> None:
     base = recorded(tmp_path, 10, step_ms=25.8, scenario=Scenario("metrics", "off", "paper"), slow=())
     base.end()
-    made = recorded(tmp_path, 10, slow=())
-    app = live(made.session.path)
-    async with app.run_test(size=(160, 40)) as pilot:
+    async with running(live(recorded(tmp_path, 10, slow=()).session.path), size=(160, 40)) as (_, pilot):
         await until_shown(pilot, "vs off: 1.04", "× slower")
 
 
@@ -451,10 +411,7 @@ def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pyte
 
 
 async def test_the_axis_stands_still_until_its_end_is_reached(tmp_path: Path) -> None:
-    made = recorded(tmp_path, 10)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "27.0 ms")
+    async with running(live(recorded(tmp_path, 10).session.path), "27.0 ms") as (app, _):
         chart = app.screen.query_one(StripChart)
         assert {chart.edge(now, 60.0) for now in range(61)} == {60.0}
         moments = [60 + now / 10 for now in range(1, 600)]
@@ -480,10 +437,7 @@ def test_between_two_moves_only_the_newest_cells_change(tmp_path: Path) -> None:
 
 
 async def test_the_key_that_opened_the_alerts_closes_them(tmp_path: Path) -> None:
-    made = recorded(tmp_path, 10)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "27.0 ms")
+    async with running(live(recorded(tmp_path, 10).session.path), "27.0 ms") as (app, pilot):
         await pilot.press("a")
         await until_shown(pilot, "alerts and notes", "esc close")
         await pilot.press("a")
@@ -499,9 +453,7 @@ async def test_of_several_traces_one_is_chosen_by_its_time_and_steps(
         made.capture("written", id=name, path=f"traces/{name}.pt.trace.json.gz")
     opened: list[Path] = []
     monkeypatch.setattr(Navigator, "trace", lambda _self, path, *, step=None: opened.append(path))
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "o open trace")
+    async with running(live(made.session.path), "o open trace") as (_, pilot):
         await pilot.press("o")
         shown = await until_shown(pilot, "captures", "rank0.1.pt", "rank0.2.pt")
         assert shown.count(f"steps {made.steps - 5} to {made.steps - 1}") == 2
@@ -517,9 +469,7 @@ async def test_a_dialog_that_ends_with_the_dashboard_opens_no_file_again(tmp_pat
         files = [os.readlink(link) for link in links if link.is_symlink()]
         return [file for file in files if file.startswith(str(made.session.path / "log"))]
 
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "27.0 ms")
+    async with running(live(made.session.path), "27.0 ms") as (app, _):
         screen = app.screen
         assert isinstance(screen, LiveScreen)
         assert open_logs()
@@ -532,7 +482,6 @@ async def test_hardware_that_is_absent_beside_a_gpu_takes_one_line(tmp_path: Pat
     made = recorded(tmp_path, 10)
     made.session.meta.absent = {"amd": "no AMD GPU (none there)", "tpu": "no Google TPU"}
     write_meta(made.session.path, made.session.meta)
-    app = live(made.session.path)
-    async with app.run_test(size=(200, 60)) as pilot:
+    async with running(live(made.session.path), size=(200, 60)) as (_, pilot):
         text = await until_shown(pilot, "not found: AMD GPU, TPU")
         assert "none there" not in text

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from on_screen import live, screen_text, until, until_shown
+from on_screen import live, running, screen_text, until, until_shown
 from synthetic import Synthetic
 
 from tests.session.host_parts import MS, START, S, goes_on, part
@@ -27,8 +27,7 @@ AGO_S = (time.time_ns() - START) / S - 10
 
 async def test_a_host_that_comes_later_is_taken_up(tmp_path: Path) -> None:
     first = goes_on(part(tmp_path, "node1", [0], began_s=AGO_S, ended=False))
-    app = live(first.path)
-    async with app.run_test(size=(160, 48)) as pilot:
+    async with running(live(first.path), size=(160, 48)) as (_, pilot):
         text = await until_shown(pilot, "100 ms median")
         assert "hosts" not in text
         goes_on(part(tmp_path, "node2", [1], began_s=AGO_S, ahead_ns=4 * S, ended=False))
@@ -43,9 +42,7 @@ async def test_a_host_that_comes_later_is_taken_up(tmp_path: Path) -> None:
 async def test_a_capture_is_asked_for_on_all_hosts_for_the_same_later_steps(tmp_path: Path) -> None:
     first = goes_on(part(tmp_path, "node1", [0], began_s=AGO_S, ended=False))
     second = goes_on(part(tmp_path, "node2", [1], began_s=AGO_S, steps=37, ended=False))
-    app = live(second.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "p capture", "rank 1 node2")
+    async with running(live(second.path), "p capture", "rank 1 node2") as (_, pilot):
         await pilot.press("p")
         await until_shown(pilot, "capture requested")
         requests = [json.loads((it.control / "capture-c1.json").read_text()) for it in (first, second)]
@@ -58,9 +55,7 @@ async def test_a_lost_host_is_named_on_a_small_screen(tmp_path: Path) -> None:
     began_s = AGO_S - STARTING_S  # too long ago for one that has not started yet
     first = goes_on(part(tmp_path, "node1", [0], began_s=began_s, ended=False))
     part(tmp_path, "node2", [1], began_s=began_s, steps=20, ended=False)
-    app = live(first.path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "node2 1 lost: ")
+    async with running(live(first.path), "node2 1 lost: ", size=(80, 24)) as (app, _):
         append(first, "rank0", line("step", n=40, at=first.meta.mono_ns + 8 * S, dur=100 * MS))
         text = screen_text(app)
         assert "● running" in text

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from on_screen import live, screen_text, until, until_shown
+from on_screen import live, running, screen_text, until, until_shown
 from session.session_logs import append, head, line, new_session
 from synthetic import Synthetic, recorded
 
@@ -60,9 +60,7 @@ def here(app: TuiprofApp) -> LiveScreen:
 
 async def test_a_fresh_capture_names_the_line_from_its_trace(tmp_path: Path) -> None:
     made = recorded(tmp_path, 20)
-    app = live(made.session.path)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until_shown(pilot, "nothing stands out")
+    async with running(live(made.session.path), "nothing stands out", size=(160, 48)) as (_, pilot):
         with_trace(made, 20, 23)
         await until_shown(pilot, "trace ready")
         await until_shown(pilot, "saves about ", "%): 17 % of device time converts tensors", "enter open it")
@@ -72,9 +70,7 @@ async def test_a_fresh_capture_names_the_line_from_its_trace(tmp_path: Path) -> 
 async def test_a_trace_that_cannot_be_read_leaves_the_way_to_it(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10)
     with_trace(made, 5, 8).write_bytes(b"no trace")
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, "trace ready — press enter")
+    async with running(live(made.session.path), "trace ready — press enter", size=(120, 40)) as (app, pilot):
         await until(
             pilot,
             lambda: (
@@ -87,9 +83,7 @@ async def test_a_trace_that_cannot_be_read_leaves_the_way_to_it(tmp_path: Path) 
 async def test_a_running_run_is_scrubbed_and_end_returns(tmp_path: Path) -> None:
     made = recorded(tmp_path, 0, lasting=60, prints=False)
     printing(made, {second: f"second {second:02d}\n" for second in range(60)})
-    app = live(made.session.path)
-    async with app.run_test(size=(140, 44)) as pilot:
-        await until_shown(pilot, "● running", "second 59")
+    async with running(live(made.session.path), "● running", "second 59", size=(140, 44)) as (app, pilot):
         assert "end now" not in screen_text(app)
         await pilot.press("left", "left", "left", "left")
         text = await until_shown(pilot, "‖ paused 00:00:", "end now", "second 39")
@@ -116,9 +110,7 @@ async def test_a_running_run_is_scrubbed_and_end_returns(tmp_path: Path) -> None
 async def test_a_finished_run_is_scrubbed_over_its_whole_length(tmp_path: Path) -> None:
     made = recorded(tmp_path, 60)
     made.end()
-    app = live(made.session.path)
-    async with app.run_test(size=(140, 44)) as pilot:
-        await until_shown(pilot, "finished after", "whole run")
+    async with running(live(made.session.path), "finished after", "whole run", size=(140, 44)) as (_, pilot):
         await pilot.press("left", "left", "left", "left", "left", "left")
         await until_shown(pilot, "paused 00:00:3", "of 00:01:00")
         await pilot.press("escape")
@@ -126,10 +118,7 @@ async def test_a_finished_run_is_scrubbed_over_its_whole_length(tmp_path: Path) 
 
 
 async def test_slow_steps_are_selected_and_say_what_was_slow(tmp_path: Path) -> None:
-    made = recorded(tmp_path, 40)
-    app = live(made.session.path)
-    async with app.run_test(size=(150, 44)) as pilot:
-        await until_shown(pilot, "27.0 ms")
+    async with running(live(recorded(tmp_path, 40).session.path), "27.0 ms", size=(150, 44)) as (app, pilot):
         await pilot.press("N")
         await until_shown(
             pilot, "step 402  ", "× the median", "most of it in backward", "t captures after slow steps"
@@ -158,9 +147,7 @@ async def test_the_step_of_a_capture_opens_there(tmp_path: Path) -> None:
     at = made.mono_ns + made.t_ns
     made.write("rank0", Capture(at, "c1", "written", numbers[0], numbers[-1], f"traces/{trace.name}"))
     made.write("rank0", Step(numbers[1] + 10_000, at + 1, 30_000_000))
-    app = live(made.session.path)
-    async with app.run_test(size=(150, 44)) as pilot:
-        await until_shown(pilot, "finished")
+    async with running(live(made.session.path), "finished", size=(150, 44)) as (app, pilot):
         screen = here(app)
         screen.moment.selected = numbers[1]
         screen.redraw_now()
@@ -173,8 +160,7 @@ async def test_the_step_of_a_capture_opens_there(tmp_path: Path) -> None:
 async def test_what_goes_wrong_is_said_with_its_rule(tmp_path: Path) -> None:
     made = recorded(tmp_path, 30, phases={"data": 0.4, "forward": 0.5})
     made.note("warn", "metric loss is not recorded: it is nan")
-    app = live(made.session.path)
-    async with app.run_test(size=(160, 44)) as pilot:
+    async with running(live(made.session.path), size=(160, 44)) as (_, pilot):
         await until_shown(pilot, "loss is NaN since 30.0 s into the run", "a: 1 more")
         await pilot.press("a")
         await until_shown(
@@ -186,8 +172,7 @@ async def test_what_goes_wrong_is_said_with_its_rule(tmp_path: Path) -> None:
 
 async def test_ranks_lie_side_by_side_with_the_straggler_marked(tmp_path: Path) -> None:
     made = recorded(tmp_path, 20, ranks=4, lag=0.1)
-    app = live(made.session.path)
-    async with app.run_test(size=(150, 48)) as pilot:
+    async with running(live(made.session.path), size=(150, 48)) as (_, pilot):
         text = await until_shown(pilot, "rank 0  ", "rank 3  ", "straggler")
         line = next(line for line in text.splitlines() if "straggler" in line)
         assert "rank 3" in line
@@ -198,8 +183,7 @@ async def test_runs_that_go_on_are_a_key_apart(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("tuiprof.tui.live.screen._RUNS_S", 0.1)
     first = recorded(tmp_path, 20)
     second = recorded(tmp_path, 30, step_ms=41.0, scenario=None, name="second")
-    app = live(first.session.path)
-    async with app.run_test(size=(150, 44)) as pilot:
+    async with running(live(first.session.path), size=(150, 44)) as (app, pilot):
         await until_shown(pilot, "runs  ", "▸1 ● metrics:naive", "2 ● second")
         await pilot.press("tab")
         await until(pilot, lambda: here(app).session.path == second.session.path)
@@ -214,9 +198,7 @@ async def test_the_output_is_searched(tmp_path: Path) -> None:
     made = recorded(tmp_path, 5)
     lines = [f"line {n}{' Error here' if n % 50 == 7 else ''}\n" for n in range(300)]
     made.session.stdout.write_text("".join(lines))
-    app = live(made.session.path)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "line 299")
+    async with running(live(made.session.path), "line 299", size=(140, 40)) as (app, pilot):
         await pilot.press("slash", *"error", "enter")
         await until_shown(pilot, "6 of 6 with 'error'", "line 257 Error")
         await pilot.press("N")
@@ -236,9 +218,7 @@ async def test_the_output_is_searched(tmp_path: Path) -> None:
 
 async def test_a_note_is_written_on_the_moment_and_read_again(tmp_path: Path) -> None:
     made = recorded(tmp_path, 20)
-    app = live(made.session.path)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "27.0 ms")
+    async with running(live(made.session.path), "27.0 ms", size=(140, 40)) as (app, pilot):
         await pilot.press("m", *"nfs [b]was[/b] slow", "enter")
         await until(pilot, lambda: bool(read_labels(made.session.path).notes))
         await until(pilot, lambda: isinstance(app.screen, LiveScreen))
@@ -269,9 +249,7 @@ async def test_a_replay_prints_when_it_was_printed(tmp_path: Path) -> None:
 
 async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path) -> None:
     made = recorded(tmp_path, 30)
-    app = live(made.session.path)
-    async with app.run_test(size=(170, 44)) as pilot:
-        await until_shown(pilot, "27.0 ms", "t when slow")
+    async with running(live(made.session.path), "27.0 ms", "t when slow", size=(170, 44)) as (_, pilot):
         await pilot.press("N", "t")
         await until(pilot, lambda: bool(control.armed(made.session)))
         [slow] = control.armed(made.session)
@@ -304,16 +282,14 @@ async def test_what_watching_cost_is_left_in_the_session(
 
     monkeypatch.setattr(moment, "_MEASURE_S", 0.5)
     made = recorded(tmp_path, 10)
-    app = live(made.session.path)
-    async with app.run_test(size=(170, 44)) as pilot:
+    async with running(live(made.session.path), size=(170, 44)) as (_, pilot):
         await until_shown(pilot, "27.0 ms", "costs: probe", "screen ")
         await pilot.press("q")
     [viewing] = viewings(made.session.path)
     assert viewing.wall_s > 0.5
     assert viewing.cpu_s > 0
     made.end()
-    app = live(made.session.path)
-    async with app.run_test(size=(170, 44)) as pilot:
+    async with running(live(made.session.path), size=(170, 44)) as (_, pilot):
         await until_shown(pilot, "finished")
     assert len(viewings(made.session.path)) == 1  # a run that is over costs nothing to look at
 
@@ -367,8 +343,7 @@ async def test_steps_that_a_capture_slowed_down_are_flagged(tmp_path: Path) -> N
     assert round(stats_in_view(steps, View(at - 1_000, None, False)).median_ns / 1e6) == 10
     assert slowdown_in_view(steps, view) is not None
     assert slowdown_in_view(steps, View(900_000_000, 3.0, False)) is None, "that was before the capture"
-    app = live(session.path)
-    async with app.run_test(size=(160, 40)) as pilot:
+    async with running(live(session.path), size=(160, 40)) as (_, pilot):
         await until_shown(pilot, "10.0 ms median", "1.50× slower since a capture", "whole run")
 
 

@@ -8,6 +8,7 @@ import pyte
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from on_screen import running
 from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
@@ -109,14 +110,12 @@ def test_what_it_must_not_touch(data: str) -> None:
 
 
 async def test_a_real_screen_takes_half(tmp_path: Path) -> None:
-    from on_screen import live, until_shown
+    from on_screen import live
 
     made = Synthetic(tmp_path)
     made.start()
     made.run_until(30)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "27.0 ms")
+    async with running(live(made.session.path), "27.0 ms") as (app, _):
         data = app.screen._compositor.render_update(full=True).render_segments(app.console)
         squeezed = squeeze(data)
         screens = []

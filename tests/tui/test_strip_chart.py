@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lines_app import Host, text_of_widget
+from on_screen import running
 
 from tuiprof.tui.live.charts import (
     BRAILLE_BASE,
@@ -57,8 +58,7 @@ async def test_the_chart_marks_outliers_and_captured_steps() -> None:
     took = np.full(200, 27.0)
     took[150] = 60.0
     ends = np.cumsum(took) / 1e3
-    app = Host(chart)
-    async with app.run_test(size=(90, 14)) as pilot:
+    async with running(Host(chart), size=(90, 14)) as (_, pilot):
         chart.styles.height = 12
         await pilot.pause()
         chart.show(
@@ -108,8 +108,7 @@ async def test_the_median_ends_at_the_moment_shown(now_s: float) -> None:
     chart = StripChart()
     ends = np.arange(0.5, now_s, 0.5)
     took = np.where(np.arange(len(ends)) % 2, 30.0, 24.0)
-    app = Host(chart)
-    async with app.run_test(size=(92, 14)) as pilot:
+    async with running(Host(chart), size=(92, 14)) as (_, pilot):
         chart.styles.height = 12
         await pilot.pause()
         chart.show(

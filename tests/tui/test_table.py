@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from made_traces import HOSTILE
-from on_screen import until, workers_done
+from on_screen import running, until, workers_done
 from textual.app import App, ComposeResult
 
 from tuiprof.model import Column
@@ -132,8 +132,7 @@ def test_long_texts_give_way_before_numbers() -> None:
 
 
 async def test_keys_move_sort_copy_and_open() -> None:
-    app = TableApp(FrameRows(frame(), COLUMNS))
-    async with app.run_test(size=(60, 12)) as pilot:
+    async with running(TableApp(FrameRows(frame(), COLUMNS)), size=(60, 12)) as (app, pilot):
         await pilot.press("down", "down")
         assert app.table.current == 2
         await pilot.press("end")
@@ -153,8 +152,7 @@ async def test_keys_move_sort_copy_and_open() -> None:
 
 
 async def test_mouse_sorts_by_heading_and_opens_by_double_click() -> None:
-    app = TableApp(FrameRows(frame(), COLUMNS))
-    async with app.run_test(size=(60, 12)) as pilot:
+    async with running(TableApp(FrameRows(frame(), COLUMNS)), size=(60, 12)) as (app, pilot):
         at = app.line(0).index("duration") + 2
         await pilot.click(VirtualTable, offset=(at, 0))
         assert (app.table.sorted_by, app.table.descending) == (1, True)
@@ -187,8 +185,7 @@ async def test_a_million_rows_show_the_right_row_wherever_one_goes() -> None:
 
 async def test_hostile_text_is_shown_and_never_obeyed() -> None:
     data = pl.DataFrame({"name": [HOSTILE, "two\nlines"]})
-    app = TableApp(FrameRows(data, [Column("name", "[b]name[/b]")]))
-    async with app.run_test(size=(120, 8)):
+    async with running(TableApp(FrameRows(data, [Column("name", "[b]name[/b]")])), size=(120, 8)) as (app, _):
         assert "[b]name[/b]" in app.line(0)
         assert app.line(1).strip().startswith("[red]evil[/red] ␛[31mcolour␛[0m ␛]0;title␇ $(reboot)")
         assert app.line(2).strip() == "two␊lines"
@@ -199,8 +196,7 @@ async def test_hostile_text_is_shown_and_never_obeyed() -> None:
 async def test_every_segment_has_a_style_and_lines_fill_the_width() -> None:
     wide = pl.DataFrame({f"c{i}": [i * 1000] for i in range(30)} | {"数": ["広い" * 40]})
     columns = [*(Column(f"c{i}", f"column {i}", "ns") for i in range(30)), Column("数", "数")]
-    app = TableApp(FrameRows(wide, columns))
-    async with app.run_test(size=(50, 6)) as pilot:
+    async with running(TableApp(FrameRows(wide, columns)), size=(50, 6)) as (app, pilot):
         for _ in range(31):
             for y in range(4):
                 strip = app.table.render_line(y)
@@ -215,8 +211,7 @@ async def test_no_figure_is_cut_by_an_edge() -> None:
     rows = FrameRows(pl.DataFrame(values), [Column(name, name, "ns") for name in values])
     whole = {rows.text(row, column) for row in range(2) for column in range(9)}
     for width in (30, 37, 44, 51, 58):
-        app = TableApp(rows)
-        async with app.run_test(size=(width, 6)) as pilot:
+        async with running(TableApp(rows), size=(width, 6)) as (app, pilot):
             await pilot.pause()
             for _ in range(2):
                 for y in (1, 2):
@@ -258,8 +253,7 @@ async def test_many_rows_are_sorted_away_from_the_screen_while_the_old_order_sho
 ) -> None:
     rows = FrameRows(frame(), COLUMNS)
     held = HeldSort(rows, monkeypatch)
-    app = TableApp(rows)
-    async with app.run_test(size=(60, 10)) as pilot:
+    async with running(TableApp(rows), size=(60, 10)) as (app, pilot):
         await pilot.press("right", "s")
         await pilot.pause()
         assert "duration …" in app.line(0)
@@ -281,8 +275,7 @@ async def test_many_rows_are_sorted_away_from_the_screen_while_the_old_order_sho
 async def test_an_order_that_comes_too_late_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, others = FrameRows(frame(), COLUMNS), FrameRows(frame(), COLUMNS)
     held = HeldSort(rows, monkeypatch)
-    app = TableApp(rows)
-    async with app.run_test(size=(60, 10)) as pilot:
+    async with running(TableApp(rows), size=(60, 10)) as (app, pilot):
         await pilot.press("right", "s")
         app.table.load(others)
         held.go_on.set()
@@ -313,8 +306,7 @@ async def test_the_column_that_ranks_the_rows_is_marked_from_the_start_and_tinte
     )
     assert rows.ranked == (2, True)
     assert [round(rows.heat(position, 2), 2) for position in range(3)] == [1.0, 0.56, 0.0]
-    app = TableApp(rows)
-    async with app.run_test(size=(60, 6)) as pilot:
+    async with running(TableApp(rows), size=(60, 6)) as (app, pilot):
         await pilot.pause()
         assert "total ▼" in app.line(0)
         await pilot.press("right", "s")  # what a person sorts by takes the mark

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from made_traces import small_trace
-from on_screen import screen_text, until, workers_done
+from on_screen import running, screen_text, until, workers_done
 from synthetic import Synthetic
 from textual.filter import LineFilter
 from textual.screen import Screen
@@ -83,8 +83,7 @@ async def test_every_screen_in_every_theme(
     theme: str, screen: str, session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUIPROF_THEME", theme.removeprefix("tuiprof-"))
-    app = TuiprofApp(start_of(screen, session))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with running(TuiprofApp(start_of(screen, session)), size=(80, 24)) as (app, pilot):
         if screen == "trace":
             await app.push_screen(screen_of(small_trace()))
         await until(pilot, lambda: "help" in screen_text(app))
@@ -114,8 +113,7 @@ def painted(screen: Screen[object]) -> list[list]:  # type: ignore[type-arg]
 @pytest.mark.parametrize("screen", ["live", "library", "trace"])
 async def test_ascii_alone(screen: str, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUIPROF_ASCII", "1")
-    app = TuiprofApp(start_of(screen, session))
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with running(TuiprofApp(start_of(screen, session))) as (app, pilot):
         if screen == "trace":
             await app.push_screen(screen_of(small_trace()))
         await until(pilot, lambda: "help" in screen_text(app))
@@ -168,8 +166,7 @@ def test_without_a_wish_the_terminal_decides(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_what_is_switched_on_says_so_without_its_colour(session: Path) -> None:
-    app = TuiprofApp(Start(sessions=session.parent))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with running(TuiprofApp(Start(sessions=session.parent)), size=(100, 30)) as (app, pilot):
         await app.push_screen(CaptureForm(5))
         await until(pilot, lambda: screen_text(app).count("[ ]") == 3)
         await pilot.press("tab", "space")

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from made_traces import HOSTILE, MS, large_trace, small_trace, trace_of
+from on_screen import running
 from textual.app import App, ComposeResult
 
 from tuiprof.model import Window
@@ -153,8 +154,7 @@ def test_readout_names_what_is_under_the_cursor() -> None:
 
 
 async def test_keys_move_select_zoom_and_open() -> None:
-    app = TimelineApp()
-    async with app.run_test(size=(100, 12)) as pilot:
+    async with running(TimelineApp(), size=(100, 12)) as (app, pilot):
         timeline = app.timeline
         await pilot.press("right", "right")
         assert timeline.state.view.column_of(timeline.state.cursor) == 2
@@ -181,8 +181,7 @@ async def test_keys_move_select_zoom_and_open() -> None:
 
 
 async def test_a_click_chooses_an_event_and_a_drag_moves_the_view() -> None:
-    app = TimelineApp()
-    async with app.run_test(size=(100, 12)) as pilot:
+    async with running(TimelineApp(), size=(100, 12)) as (app, pilot):
         timeline = app.timeline
         left = timeline.label_cells
         runtime = timeline.state.map_lines + 1
@@ -204,8 +203,7 @@ async def test_a_click_chooses_an_event_and_a_drag_moves_the_view() -> None:
 
 async def test_dragging_on_the_axis_or_with_a_key_selects() -> None:
     for line, ctrl in (("axis", False), ("lane", True)):
-        app = TimelineApp()
-        async with app.run_test(size=(100, 12)) as pilot:
+        async with running(TimelineApp(), size=(100, 12)) as (app, pilot):
             timeline = app.timeline
             left = timeline.label_cells
             y = timeline.state.map_lines + (len(timeline.state.visible_lanes) if line == "axis" else 1)
@@ -217,8 +215,7 @@ async def test_dragging_on_the_axis_or_with_a_key_selects() -> None:
 
 
 async def test_the_wheel_zooms_at_the_pointer_and_pans_with_shift() -> None:
-    app = TimelineApp()
-    async with app.run_test(size=(100, 12)):
+    async with running(TimelineApp(), size=(100, 12)) as (app, _):
         timeline = app.timeline
         left, span = timeline.label_cells, timeline.state.view.span
         under = timeline.state.view.instant_of(20)
@@ -253,8 +250,7 @@ async def test_drawing_is_whole_styled_and_safe_at_every_size() -> None:
 
 
 async def test_hostile_names_stand_in_the_lane_as_text() -> None:
-    app = TimelineApp()
-    async with app.run_test(size=(160, 12)) as pilot:
+    async with running(TimelineApp(), size=(160, 12)) as (app, pilot):
         app.timeline.state.show_nested(True)
         await pilot.pause()
         ops = next(line for line in app.lines() if line.strip().startswith("ops"))

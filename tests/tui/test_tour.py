@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from on_screen import live, until, until_shown, workers_done
+from on_screen import live, running, until, until_shown, workers_done
 from synthetic import Synthetic
 from terminals import in_terminal
 from textual import events
@@ -68,8 +68,7 @@ async def test_a_trace_that_is_read_late_does_not_take_the_keys(
 
     monkeypatch.setattr(Opening, "run", late)
     clock = time.monotonic
-    app = TuiprofApp(Start(sessions=tmp_path))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with running(TuiprofApp(Start(sessions=tmp_path)), size=(100, 30)) as (app, pilot):
         await pilot.press("ctrl+t", "enter", "enter")
         await until_shown(pilot, "3 of 5")
         monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)  # as if it took an hour
@@ -82,8 +81,7 @@ async def test_a_trace_that_is_read_late_does_not_take_the_keys(
 
 
 async def test_a_key_or_a_click_moves_the_focus_away_from_the_card(tmp_path: Path) -> None:
-    app = TuiprofApp(Start(sessions=tmp_path))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with running(TuiprofApp(Start(sessions=tmp_path)), size=(100, 30)) as (app, pilot):
         await pilot.press("ctrl+t")
         await until(pilot, lambda: isinstance(app.focused, TourCard))
         # Through the application, as a terminal's click comes: the pilot hands its clicks to the screen.
@@ -92,9 +90,7 @@ async def test_a_key_or_a_click_moves_the_focus_away_from_the_card(tmp_path: Pat
 
 
 async def test_it_can_be_left_at_any_step(tmp_path: Path) -> None:
-    app = TuiprofApp(Start(sessions=tmp_path))
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until_shown(pilot, "Run my script")
+    async with running(TuiprofApp(Start(sessions=tmp_path)), "Run my script", size=(100, 30)) as (app, pilot):
         await pilot.press("ctrl+t")
         await until_shown(pilot, "1 of 5")
         await pilot.press("enter")
@@ -134,9 +130,7 @@ async def test_a_letter_goes_to_its_pane(tmp_path: Path) -> None:
     made = Synthetic(tmp_path)
     made.start()
     made.run_until(5)
-    app = live(made.session.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "median")
+    async with running(live(made.session.path), "median") as (app, pilot):
         await app.push_screen(TraceScreen(shipped("traces") / "metrics-naive.pt.trace.json.gz"))
         await until_shown(pilot, "2 syncs a step", "Syncs by location")
         panes = panes_of(app.screen)

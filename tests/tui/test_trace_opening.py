@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 from made_traces import MS, small_trace, trace_of
 from make_trace import make
-from on_screen import until, until_shown
-from trace_app import TraceApp, app_of, settle
+from on_screen import running, until, until_shown
+from trace_app import TraceApp, app_of, settle, settled
 from waiting import came
 
 from tuiprof import formats
@@ -47,8 +47,7 @@ async def test_opening_shows_progress_and_can_be_given_up(
         raise formats.Cancelled("stopped")
 
     monkeypatch.setattr(formats, "open_trace", slow)
-    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with running(TraceApp(lambda: TraceScreen(tmp_path / "big.json")), size=(80, 24)) as (app, pilot):
         await until(pilot, entered.is_set)
         await until(pilot, lambda: "25 %" in app.text())
         assert "reading · 30" in app.text()
@@ -63,9 +62,7 @@ async def test_opening_shows_progress_and_can_be_given_up(
 async def test_what_cannot_be_opened_says_why_and_what_to_do(tmp_path: Path) -> None:
     bad = tmp_path / "[red]bad.json"
     bad.write_text("this is no trace")
-    app = TraceApp(lambda: TraceScreen(bad))
-    async with app.run_test(size=(100, 24)) as pilot:
-        await settle(pilot)
+    async with settled(TraceApp(lambda: TraceScreen(bad)), size=(100, 24)) as (app, pilot):
         panel = app.screen.query_one(LoadingPanel)
         assert isinstance(panel.error, TraceError)
         assert "✗ " in app.text()
@@ -80,9 +77,7 @@ async def test_an_error_of_several_lines_is_shown_in_lines(
         raise TraceError("the converter failed:\n  first \x1b[31mline\n  second line\n", "upgrade it\nor ask")
 
     monkeypatch.setattr(formats, "open_trace", broken)
-    app = TraceApp(lambda: TraceScreen(tmp_path / "odd.json"))
-    async with app.run_test(size=(100, 24)) as pilot:
-        await settle(pilot)
+    async with settled(TraceApp(lambda: TraceScreen(tmp_path / "odd.json")), size=(100, 24)) as (app, _):
         lines = [line.strip() for line in app.text("LoadingPanel").splitlines()]
         at = lines.index("✗ the converter failed:")
         assert lines[at : at + 6] == [
@@ -97,9 +92,7 @@ async def test_a_bug_of_a_decoder_is_told_and_does_not_end_the_dashboard(
         raise KeyError("pid")
 
     monkeypatch.setattr(formats, "open_trace", broken)
-    app = TraceApp(lambda: TraceScreen(tmp_path / "odd.json"))
-    async with app.run_test(size=(100, 24)) as pilot:
-        await settle(pilot)
+    async with settled(TraceApp(lambda: TraceScreen(tmp_path / "odd.json")), size=(100, 24)) as (app, _):
         assert "could not be read: KeyError: 'pid'" in app.words()
 
 
@@ -110,8 +103,7 @@ async def test_a_bug_in_a_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
         raise IndexError("off by one")
 
     monkeypatch.setattr(lanes, "build", broken)
-    app = app_of()
-    async with app.run_test(size=(100, 24), notifications=True) as pilot:
+    async with running(app_of(), size=(100, 24), notifications=True) as (app, pilot):
         await until(pilot, lambda: "IndexError: off by one" in app.words())
 
 
@@ -175,8 +167,7 @@ async def test_a_view_that_is_mounted_while_the_application_exits_shows_nothing(
 ) -> None:
     """Textual then mounts no children, wherever it has got to."""
     monkeypatch.setattr(AnswerPane, "compose", lambda self: iter(()))
-    app = app_of(small_trace())
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with running(app_of(small_trace()), size=(80, 24)) as (app, pilot):
         await until(pilot, lambda: bool(app.screen.query(TraceView)))
         assert not app.screen.query_one(TraceView).is_whole
 
@@ -330,8 +321,7 @@ async def test_a_real_file_is_shown_from_its_first_stretch(
     path = tmp_path / "trace.json"
     source = Path(__file__).parents[2] / "traces" / "metrics-naive.pt.trace.json.gz"
     make(source, path, 24)
-    app = TraceApp(lambda: TraceScreen(path))
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with running(TraceApp(lambda: TraceScreen(path))) as (app, pilot):
         await until_shown(pilot, "results cover the first", "so far")
         part = len(app.view.trace)
         seen.set()

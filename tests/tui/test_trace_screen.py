@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from made_traces import MS, small_trace, trace_of
-from on_screen import until
+from on_screen import running, until
 from textual.pilot import Pilot
-from trace_app import app_of, settle
+from trace_app import app_of, settle, settled
 
 from tuiprof import analyses
 from tuiprof.formats import open_trace
@@ -27,9 +27,7 @@ pytestmark = pytest.mark.usefixtures("made_analyses")
 
 
 async def test_the_verdict_that_matters_most_stands_on_top() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         assert app.view.current == "waits"  # the tab that has its evidence
         await pilot.press("1")
         await settle(pilot)
@@ -64,8 +62,7 @@ async def test_the_worst_verdict_opens_its_tab_unless_a_person_is_at_work(
         return run(name, trace, window)
 
     monkeypatch.setattr(analyses, "run", run_later)
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with running(app_of()) as (app, pilot):
         await until(pilot, lambda: bool(app.screen.query(TraceView)) and bool(app.screen.query(VirtualTable)))
         await until(pilot, lambda: app.view.pane.has_focus_within)
         assert app.view.current == "names"
@@ -78,18 +75,14 @@ async def test_the_worst_verdict_opens_its_tab_unless_a_person_is_at_work(
 
 
 async def test_the_head_says_what_a_step_takes_where_the_host_runs_ahead() -> None:
-    app = app_of(open_trace(shipped("traces") / "jax-async.xplane.pb.gz"))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(open_trace(shipped("traces") / "jax-async.xplane.pb.gz"))) as (app, _):
         assert "3 steps · 562 events · 2.37 ms a step" in app.text("#trace-head"), (
             "the host's 277 µs are not that"
         )
 
 
 async def test_what_is_unavailable_says_why_and_what_to_do() -> None:
-    app = app_of()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(80, 24)) as (app, pilot):
         await pilot.press("3")
         await settle(pilot)
         assert "Not available: no memory events in this trace" in app.text()
@@ -103,9 +96,7 @@ async def test_what_is_unavailable_says_why_and_what_to_do() -> None:
 
 
 async def test_a_row_opens_its_details_and_jumps_between_launch_and_work() -> None:
-    app = app_of()
-    async with app.run_test(size=(160, 60)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(160, 60)) as (app, pilot):
         await pilot.press("2", "down", "enter")
         await settle(pilot)
         text = app.text("DetailPane")
@@ -150,9 +141,7 @@ async def test_details_follow_the_cursor_and_show_source_that_is_here(tmp_path: 
             ("runtime", "cudaStreamSynchronize", 2, 7, 0, None),
         ]
     )
-    app = app_of(trace)
-    async with app.run_test(size=(160, 60)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(trace), size=(160, 60)) as (app, pilot):
         await pilot.press("5", "end", "enter")
         await settle(pilot)
         text = app.text("DetailPane")
@@ -166,9 +155,7 @@ async def test_details_follow_the_cursor_and_show_source_that_is_here(tmp_path: 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (120, 36), (160, 48), (200, 50)])
 async def test_every_size_keeps_verdict_tabs_table_and_keys(size: tuple[int, int]) -> None:
-    app = app_of()
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=size) as (app, _):
         text = app.text()
         assert "2 waits hold the host" in text
         assert "Names" in app.text("TabBar")
@@ -182,9 +169,7 @@ async def test_every_size_keeps_verdict_tabs_table_and_keys(size: tuple[int, int
 
 
 async def test_every_binding_has_a_name_and_an_explanation() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         for widget in (app.table, app.timeline, app.view.query_one(DetailPane)):
             widget.focus()
             await pilot.pause()
@@ -197,9 +182,7 @@ async def test_every_binding_has_a_name_and_an_explanation() -> None:
 
 
 async def test_until_something_is_known_the_head_says_so() -> None:
-    app = app_of()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(80, 24)) as (app, pilot):
         app.view.query_one(FindingHead).show_headline(Headline("analysing …"))
         await pilot.pause()
         assert "analysing" in app.text("#trace-verdict")

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from made_traces import HOSTILE
 from on_screen import screen_text, until
-from trace_app import app_of, only, settle
+from trace_app import app_of, only, settle, settled
 
 from tuiprof.model import Column, Report, Table, Verdict
 from tuiprof.tui.answers.view import default_columns
@@ -19,9 +19,7 @@ pytestmark = pytest.mark.usefixtures("made_analyses")
 
 
 async def test_tables_filters_rules_and_trust_by_key() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("1", "/", *"forward")
         await settle(pilot)
         assert "2 of 16 rows  filter: forward" in app.text("#answer-title")
@@ -47,9 +45,7 @@ async def test_tables_filters_rules_and_trust_by_key() -> None:
 
 
 async def test_a_tab_is_found_as_it_was_left() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("1")
         await settle(pilot)
         await pilot.press("down", "down", "s", "2")
@@ -61,9 +57,7 @@ async def test_a_tab_is_found_as_it_was_left() -> None:
 
 
 async def test_hostile_names_are_shown_verbatim_everywhere() -> None:
-    app = app_of()
-    async with app.run_test(size=(160, 48)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(160, 48)) as (app, pilot):
         await pilot.press("/", *"evil", "enter")
         await settle(pilot)
         await pilot.press("5", "/", *"evil", "enter")
@@ -77,9 +71,7 @@ async def test_hostile_names_are_shown_verbatim_everywhere() -> None:
 
 
 async def test_a_filter_expression_compares_figures_and_points_at_what_is_wrong() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("5", "/")
         await pilot.pause()
         assert "columns: start · duration · category · name" in app.text()
@@ -106,9 +98,7 @@ async def test_columns_that_cannot_be_kept_leave_no_file_behind(
 ) -> None:
     monkeypatch.setenv("TUIPROF_CONFIG", str(tmp_path / "tuiprof" / "config.toml"))
     (tmp_path / "tuiprof" / "columns.json").mkdir(parents=True)
-    app = app_of()
-    async with app.run_test(size=(120, 36), notifications=True) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), notifications=True) as (app, pilot):
         await pilot.press("5", "s", "v")
         await pilot.pause()
         await pilot.press("space", "enter")
@@ -118,9 +108,7 @@ async def test_columns_that_cannot_be_kept_leave_no_file_behind(
 
 
 async def test_columns_are_chosen_ordered_and_kept() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("5", "s", "v")
         await pilot.pause()
         assert isinstance(app.screen, ColumnsScreen)
@@ -129,9 +117,7 @@ async def test_columns_are_chosen_ordered_and_kept() -> None:
         await settle(pilot)
         # "start" is hidden, "duration" moved before it, "category" hidden and moved behind the name.
         assert [heading.label for heading in app.table.rows.headings] == ["duration", "name", "step", "track"]
-    again = app_of()
-    async with again.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (again, pilot):
         await pilot.press("5")
         await settle(pilot)
         assert [heading.label for heading in again.table.rows.headings] == [
@@ -152,9 +138,7 @@ async def test_columns_are_chosen_ordered_and_kept() -> None:
 
 
 async def test_a_cell_and_a_row_are_copied_as_they_show() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("5", "right", "right", "right", "down", "Y")
         assert app.clipboard == "forward"
         await pilot.press("y")
@@ -172,9 +156,7 @@ async def test_the_table_is_exported_exactly_as_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("5", "/", *"category ~ runtime", "enter")
         await until(pilot, lambda: len(app.table.rows) == 4)
         await pilot.press("right", "s")
@@ -216,9 +198,7 @@ async def test_at_80_columns_the_place_is_in_view(monkeypatch: pytest.MonkeyPatc
     report = places_report()
     report = replace(report, tables=(replace(report.tables[0], prose=prose),))
     only(report, monkeypatch)
-    app = app_of()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(80, 24)) as (app, pilot):
         head, first = app.text("VirtualTable").splitlines()[:2]
         assert head.split()[:3] == ["figure", "0/step", "figure"]
         assert "package/module_0.py:100" in first
@@ -241,9 +221,7 @@ async def test_sentences_stand_whole_below_their_table(monkeypatch: pytest.Monke
     )
     report = replace(report, tables=(table,))
     only(report, monkeypatch)
-    app = app_of()
-    async with app.run_test(size=(160, 48)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(160, 48)) as (app, pilot):
         below = " ".join(app.text("#answer-prose").split())
         assert ("Advice number 0. " * 8).strip() in below
         assert ("Measured on four steps of one run. " * 4).strip() in below
@@ -254,9 +232,7 @@ async def test_sentences_stand_whole_below_their_table(monkeypatch: pytest.Monke
 
 
 async def test_tabs_are_opened_one_after_the_other() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("less_than_sign", "less_than_sign")
         assert app.view.current == "events"
         await pilot.press("greater_than_sign", "greater_than_sign")
@@ -264,9 +240,7 @@ async def test_tabs_are_opened_one_after_the_other() -> None:
 
 
 async def test_what_is_not_available_is_behind_more_with_its_reason() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         assert app.view.current == "waits"
         await pilot.press("greater_than_sign", "greater_than_sign", "greater_than_sign")
         await settle(pilot)

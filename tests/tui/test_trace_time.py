@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from made_traces import MS, large_trace, small_trace
-from on_screen import until_shown
-from trace_app import TraceApp, app_of, screen_of, settle
+from on_screen import running, until_shown
+from trace_app import TraceApp, app_of, screen_of, settle, settled
 
 from tuiprof.formats import open_trace
 from tuiprof.model import Trace
@@ -20,9 +20,7 @@ pytestmark = pytest.mark.usefixtures("made_analyses")
 
 
 async def test_a_window_narrows_every_analysis_and_opens_again() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("2", "n", "w")  # the first sync is in step 0
         await settle(pilot)
         assert "window: step 0" in app.text("TabBar")
@@ -44,9 +42,7 @@ async def test_a_window_narrows_every_analysis_and_opens_again() -> None:
 
 
 async def test_moving_in_time() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("n")
         assert app.timeline.state.cursor == 6 * MS
         await pilot.press("n", "n")
@@ -69,9 +65,7 @@ async def test_moving_in_time() -> None:
 
 
 async def test_f_jumps_between_a_launch_and_its_work_and_the_link_is_drawn() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         app.timeline.focus()
         await pilot.press("down", "full_stop")  # the first call of the runtime lane
         assert app.timeline.state.lane is not None
@@ -93,9 +87,7 @@ async def test_f_jumps_between_a_launch_and_its_work_and_the_link_is_drawn() -> 
 
 
 async def test_f_goes_from_a_sync_to_the_work_it_waited_for_and_shift_f_to_what_it_delayed() -> None:
-    app = app_of()
-    async with app.run_test(size=(160, 48)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(160, 48)) as (app, pilot):
         await pilot.press("n")
         assert app.timeline.state.cursor == 6 * MS
         assert "f: waited for sum_kernel, done 1.00 ms before its end" in app.words()
@@ -123,9 +115,7 @@ async def test_f_goes_from_a_sync_to_the_work_it_waited_for_and_shift_f_to_what_
 
 
 async def test_measuring_between_two_points() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("m", "right_curly_bracket")  # from the begin to step 1
         assert "Δ 12.0 ms · busy 5.00 ms (41.7 %), idle 7.00 ms" in app.words()
         assert "◆" in app.text("Timeline")
@@ -139,9 +129,7 @@ async def test_measuring_between_two_points() -> None:
 
 
 async def test_bookmarks_are_set_listed_and_returned_to() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36), notifications=True) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), notifications=True) as (app, pilot):
         await pilot.press("apostrophe", "B")
         await pilot.pause()
         assert "no bookmarks yet" in app.words()
@@ -166,9 +154,7 @@ async def test_bookmarks_are_set_listed_and_returned_to() -> None:
 
 
 async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36), notifications=True) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), notifications=True) as (app, pilot):
         app.timeline.focus()
         await until_shown(pilot, "n next sync")
         await pilot.press("/", *"SUM_", "enter")
@@ -197,9 +183,7 @@ async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
 
 
 async def test_the_map_shows_where_the_view_lies_and_moves_it() -> None:
-    app = app_of()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(80, 24)) as (app, pilot):
         assert app.timeline.state.map_lines == 0  # at 24 lines it costs a lane: only when it tells something
         app.timeline.focus()
         await pilot.press("end", "plus", "plus", "plus")
@@ -224,8 +208,7 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
     monkeypatch.setattr(lanes, "SKETCH_FROM", 2000)
     monkeypatch.setattr(lanes, "_SKETCHED_EVENTS", 100)
     monkeypatch.setattr(lanes, "build", slow)
-    app = app_of(large_trace(2000))
-    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+    async with running(app_of(large_trace(2000)), notifications=True) as (app, pilot):
         await until_shown(pilot, "preview from 1 in 20 events", "stream 7")
         app.timeline.focus()
         await pilot.press("down", "full_stop", "enter")
@@ -242,9 +225,7 @@ async def test_the_trust_line_of_a_large_trace_is_completed(monkeypatch: pytest.
     """What replaying its steps shows is not known when its first picture is drawn."""
     monkeypatch.setattr(work, "_MAX_EVENTS_AT_ONCE", 0)
     trace = open_trace(Path(__file__).parents[2] / "traces" / "planted-syncs.pt.trace.json.gz")
-    app = app_of(trace)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(trace)) as (app, _):
         shown = app.view.work.trust
         assert shown is not None
         assert "slowed" in {remark.code for remark in shown.remarks}
@@ -252,8 +233,7 @@ async def test_the_trust_line_of_a_large_trace_is_completed(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("step", "says"), [(1, "window: step 1"), (7, "has no step 7")])
 async def test_a_trace_opens_at_the_step_that_is_asked_for(step: int, says: str) -> None:
-    app = TraceApp(lambda: screen_of(small_trace(), step))
-    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+    async with running(TraceApp(lambda: screen_of(small_trace(), step)), notifications=True) as (app, pilot):
         await until_shown(pilot, says)
         await settle(pilot)
         assert app.view.window.whole == (step == 7)
@@ -261,9 +241,7 @@ async def test_a_trace_opens_at_the_step_that_is_asked_for(step: int, says: str)
 
 
 async def test_letters_move_as_the_arrows_do() -> None:
-    app = app_of()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settle(pilot)
+    async with settled(app_of()) as (app, pilot):
         await pilot.press("1", "j", "j", "k")
         assert app.table.cursor == 1
         await pilot.press("G")
@@ -287,9 +265,7 @@ async def test_letters_move_as_the_arrows_do() -> None:
 
 
 async def test_help_lists_every_key_of_each_pane() -> None:
-    app = app_of()
-    async with app.run_test(size=(140, 48)) as pilot:
-        await settle(pilot)
+    async with settled(app_of(), size=(140, 48)) as (app, pilot):
         for pane in (app.timeline, app.table):
             pane.focus()
             await pilot.pause()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from on_screen import running
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.app import ComposeResult
@@ -35,8 +36,7 @@ class Careless(Screen[None]):
 
 
 async def test_a_widget_that_forgets_is_made_harmless(tmp_path: Path) -> None:
-    app = TuiprofApp(Start(sessions=tmp_path))
-    async with app.run_test(size=(100, 20)) as pilot:
+    async with running(TuiprofApp(Start(sessions=tmp_path)), size=(100, 20)) as (app, pilot):
         await app.push_screen(Careless())
         assert "begin a[2J" in text_of(pilot)
         assert not obeyed(text_of(pilot).replace("\n", ""))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 from made_traces import small_trace
-from on_screen import workers_done
+from on_screen import running, workers_done
 from textual.pilot import Pilot
 from textual.screen import Screen
 
@@ -133,6 +134,14 @@ async def settle(pilot: Pilot[int]) -> None:
     """Wait until nothing is loaded, worked out or drawn any more."""
     for _ in range(4):
         await workers_done(pilot)
+
+
+@asynccontextmanager
+async def settled(app: TraceApp, **options: Any) -> AsyncIterator[tuple[TraceApp, Pilot[int]]]:
+    """Run an application, once nothing is loaded, worked out or drawn any more."""
+    async with running(app, **options) as (_, pilot):
+        await settle(pilot)
+        yield app, pilot
 
 
 def only(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:

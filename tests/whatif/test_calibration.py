@@ -169,9 +169,7 @@ def test_the_time_in_which_the_probe_notes_the_line_of_a_wait_is_no_part_of_a_st
 ) -> None:
     """It stamps a site some µs after a read, and looks at each frame; one that comes far later is of something else."""
     made, sites = Made(), []
-    for number in range(4):
-        at = number * 2_000
-        made.step(number, at, at + 2_000)
+    for number, at in made.steps(2_000):
         made.launch("gemm", (at + 2, at + 6), (at + 9, at + 12), number + 1)
         made.op("aten::item", at + 100, at + 140).call("cudaStreamSynchronize", at + 110, at + 138)
         sites.append(site(at + 140 + lag_us, *["train.py:9 log"] * frames))
@@ -185,9 +183,8 @@ def test_the_time_in_which_the_probe_notes_the_line_of_a_wait_is_no_part_of_a_st
 
 def test_all_lines_that_are_noted_in_a_stretch_take_time_but_not_known_calls() -> None:
     made, sites = Made(), []
-    for number in range(4):
-        at = number * 2_000
-        made.step(number, at, at + 2_000).launch("gemm", (at + 2, at + 6), (at + 9, at + 12), number + 1)
+    for number, at in made.steps(2_000):
+        made.launch("gemm", (at + 2, at + 6), (at + 9, at + 12), number + 1)
         made.op("aten::item", at + 100, at + 140).op("aten::mm", at + 190, at + 600)
         sites += [site(at + 140 + lag_us, "train.py:9 log") for lag_us in (5, 10)]
         sites.append(site(at + 145, "train.py:5 step") | {"dur_ns": 40_000})
@@ -227,9 +224,8 @@ def test_a_slow_launch_waits_for_the_queue_only_where_that_is_full() -> None:
 def silent(works: float = 40) -> Trace:
     """Steps of an operator and of Python alone: nothing that is recorded could take less without the profiler."""
     made = Made()
-    for number in range(4):
-        at = number * 1000
-        made.step(number, at, at + 1000).op("aten::mm", at + 10, at + 40)
+    for number, at in made.steps(1000):
+        made.op("aten::mm", at + 10, at + 40)
         made.launch("gemm", (at + 12, at + 15), (at + 20, at + 20 + works), number + 1)
     return made.trace()
 

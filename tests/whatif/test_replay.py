@@ -148,9 +148,9 @@ def test_a_wait_after_which_nothing_is_launched_wins_nothing() -> None:
 
 def test_a_host_that_runs_ahead_is_paced_by_its_device() -> None:
     made = Made()
-    for number in range(4):
-        at, busy = number * 30, 10 + number * 100
-        made.step(number, at, at + 30).launch("gemm", (at + 1, at + 3), (busy, busy + 99), number + 1)
+    for number, at in made.steps(30):
+        busy = 10 + number * 100
+        made.launch("gemm", (at + 1, at + 3), (busy, busy + 99), number + 1)
     step = step_of(made.trace())
     assert step.captured_ns == pytest.approx(100_000, rel=0.01)
     assert step.likely_ns(shrunk(made.trace(), 0.5)) == pytest.approx(49_500, rel=0.02)
@@ -173,9 +173,8 @@ def test_work_that_was_launched_before_the_capture_keeps_no_ordinary_step_waitin
 
 def test_work_behind_another_stream_waits_for_it_without_what_was_between() -> None:
     made = Made()
-    for number in range(4):
-        at, first = number * 1000, number * 10 + 1
-        made.step(number, at, at + 1000)
+    for number, at in made.steps(1000):
+        first = number * 10 + 1
         made.launch("gemm", (at + 2, at + 5), (at + 10, at + 100), first)
         made.launch("reduce", (at + 10, at + 15), (at + 20, at + 800), first + 1, stream=20, track=3)
         # Launched early, after the gemm had ended: held back by the other stream, not by its launch.
@@ -192,9 +191,8 @@ def test_work_behind_another_stream_waits_for_it_without_what_was_between() -> N
 @pytest.mark.parametrize("ordered", [True, False])
 def test_streams_that_wait_for_each_other_do_not_overlap_when_launches_come_sooner(ordered: bool) -> None:
     made = Made()
-    for number in range(4):
-        at, first = number * 1000, number * 10 + 1
-        made.step(number, at, at + 1000)
+    for number, at in made.steps(1000):
+        first = number * 10 + 1
         made.launch("one", (at + 300, at + 305), (at + 310, at + 410), first)
         if ordered:
             made.call("cudaEventRecord", at + 320, at + 321)
@@ -229,9 +227,7 @@ def test_a_stream_waits_for_what_was_launched_to_last(
 ) -> None:
     tracks = {"one": (7, 2), "two": (20, 3), "three": (21, 4)}
     made, correlation = Made(), 0
-    for number in range(4):
-        at = number * 5000
-        made.step(number, at, at + 5000)
+    for _, at in made.steps(5000):
         for call in calls:
             at, correlation = at + 600, correlation + 1
             if isinstance(call, str):
@@ -252,9 +248,8 @@ def test_a_stream_waits_for_the_event_that_the_profiler_recorded(
 ) -> None:
     """Two streams record events and a third waits for one of them; unless it is known, for the last one."""
     tracks, made, waits = {"one": (7, 2), "two": (20, 3), "three": (21, 4)}, Made(), []
-    for number in range(4):
-        at, first = number * 5000, number * 10 + 1
-        made.step(number, at, at + 5000)
+    for number, at in made.steps(5000):
+        first = number * 10 + 1
         for index, (name, length) in enumerate((("one", 500), ("two", 100), ("three", 450))):
             begin, (stream, track) = at + 1000 * index + 600, tracks[name]
             work = (begin + 7, begin + 7 + length)
@@ -277,9 +272,8 @@ def test_a_stream_waits_for_the_event_that_the_profiler_recorded(
 @pytest.mark.parametrize("known", [False, True])
 def test_the_host_waits_only_for_what_was_launched_before_the_recorded_event(known: bool) -> None:
     made, waits = Made(), []
-    for number in range(4):
-        at, first = number * 2000, number * 10 + 1
-        made.step(number, at, at + 2000)
+    for number, at in made.steps(2000):
+        first = number * 10 + 1
         made.launch("one", (at + 10, at + 15), (at + 20, at + 120), first)
         made.call("cudaEventRecord", at + 130, at + 131, correlation=1000 + first)
         made.launch("two", (at + 140, at + 145), (at + 150, at + 950), first + 1)
@@ -300,9 +294,8 @@ def test_the_host_waits_only_for_what_was_launched_before_the_recorded_event(kno
 @pytest.mark.parametrize("name", ["gemm", "Memcpy HtoD (Pinned -> Device)"])
 def test_kernels_share_the_device_and_overlap_only_as_far_as_in_the_capture(name: str) -> None:
     made = Made()
-    for number in range(4):
-        at, first = number * 1000, number * 10 + 1
-        made.step(number, at, at + 1000)
+    for number, at in made.steps(1000):
+        first = number * 10 + 1
         made.launch("gemm", (at + 10, at + 15), (at + 20, at + 420), first)
         made.call("cudaDeviceSynchronize", at + 20, at + 430)
         made.launch(name, (at + 440, at + 445), (at + 450, at + 850), first + 1, stream=20, track=3)
@@ -318,9 +311,8 @@ def test_kernels_share_the_device_and_overlap_only_as_far_as_in_the_capture(name
 
 def test_streams_that_overlap_do_not_wait_for_each_other() -> None:
     made = Made()
-    for number in range(4):
-        at, first = number * 1000, number * 10 + 1
-        made.step(number, at, at + 1000)
+    for number, at in made.steps(1000):
+        first = number * 10 + 1
         made.launch("one", (at + 300, at + 305), (at + 310, at + 900), first)
         made.call("cudaEventRecord", at + 320, at + 321).call("cudaStreamWaitEvent", at + 322, at + 323)
         made.launch("two", (at + 400, at + 405), (at + 410, at + 810), first + 1, stream=20, track=3)
@@ -376,9 +368,8 @@ def test_what_the_probe_does_to_name_a_call_is_no_part_of_the_step(model: str) -
     For a part of a model it has a range of its own.
     """
     made = Made()
-    for number in range(4):
-        at = number * 3000
-        made.step(number, at, at + 3000).add("annotation", "forward", at + 100, at + 2900)
+    for number, at in made.steps(3000):
+        made.add("annotation", "forward", at + 100, at + 2900)
         looks = model.startswith("tuiprof")
         made.add("annotation", model, at + (110 if looks else 1600), at + (1600 if looks else 2890))
         for i in range(20):
@@ -394,9 +385,7 @@ def test_what_the_probe_does_to_name_a_call_is_no_part_of_the_step(model: str) -
 def test_recorded_events_are_what_the_profiler_is_charged_for() -> None:
     """Half of the step is operators, half a Python loop: only the former is shorter without the profiler."""
     made = Made()
-    for number in range(3):
-        at = number * 1000
-        made.step(number, at, at + 1000)
+    for number, at in made.steps(1000, 3):
         for i in range(50):
             made.op("aten::add", at + i * 10, at + i * 10 + 9)
         made.launch("add", (at + 495, at + 498), (at + 500, at + 510), number + 1)

@@ -19,7 +19,7 @@ from tuiprof.advice.fusing import left_to_compile
 from tuiprof.advice.pricing import MIN_SHARE, Priced, Priorities, all_of, prioritise, touched_ns
 from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
-from tuiprof.analyses.shared.replay import in_part, replayed, replayed_steps
+from tuiprof.analyses.shared.replay import captured_step_ns, in_part, replayed, replayed_steps
 from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.errors import REPORT_IT, UsageProblem, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -28,7 +28,7 @@ from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_ns, format_ns_span, format_share, plural
 from tuiprof.plugins import discover
 from tuiprof.whatif import Edit
-from tuiprof.whatif.replay import TOLERANCE, Calibrated, Losses, losses
+from tuiprof.whatif.replay import TOLERANCE, Calibrated, Kinds, Losses, losses
 
 __all__ = [
     "ANALYSIS",
@@ -202,7 +202,7 @@ def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact
             "As the session measured it outside the capture, else as replayed.",
         )
     )
-    facts.append(Fact("captured_step_ns", "while captured", steps.captured_ns, "ns"))
+    facts.append(Fact("captured_step_ns", "while captured", captured_step_ns(trace, steps), "ns"))
     if steps.busy_ns:
         facts.append(
             Fact(
@@ -239,7 +239,8 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
     steps = found.steps
     if isinstance(step, str) or steps is None:
         return [f"Savings cannot be predicted: {step}."] if found.findings else []
-    slower = step.captured_ns / step.step_ns - 1 if step.step_ns else 0.0
+    captured_ns = captured_step_ns(trace, Kinds(step))
+    slower = captured_ns / step.step_ns - 1 if step.step_ns else 0.0
     notes = []
     if steps.long is not None:
         notes.append(
@@ -251,13 +252,13 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
         where = "after the capture" if step.uncaptured.after_capture else "before the capture"
         notes.append(
             f"Savings are for a step of {format_ns(step.step_ns)}, the median of "
-            f"{step.uncaptured.steps} steps {where}; while captured, a step takes "
-            f"{format_ns(step.captured_ns)} ({format_share(abs(slower))} {'more' if slower >= 0 else 'less'})."
+            f"{step.uncaptured.steps} steps {where}; while captured, the median step takes "
+            f"{format_ns(captured_ns)} ({format_share(abs(slower))} {'more' if slower >= 0 else 'less'})."
         )
     elif step.basis == "table":
         notes.append(
             "No steps were timed without the profiler, so its overhead is estimated from typical costs "
-            f"per event: {format_ns(step.captured_ns)} captured, about {format_ns(step.step_ns)} "
+            f"per event: {format_ns(captured_ns)} captured, about {format_ns(step.step_ns)} "
             "without it."
         )
     elif trace.as_captured:

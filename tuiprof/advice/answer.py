@@ -12,7 +12,7 @@ from tuiprof.advice.fusing import left_to_compile
 from tuiprof.advice.pricing import Priced
 from tuiprof.analyses import run_all
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.replay import opening
+from tuiprof.analyses.shared.replay import opening, replayed_steps, which_step
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Report, Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, clip, complement
@@ -24,13 +24,15 @@ ANALYSES: Final = ("sync_events", "kernel_launches", "device_idle", "kernels", "
 
 def answer(trace: Trace, title: str, window: Window | None = None) -> Answer:
     """Return a trace on one page."""
-    begun, found = opening(trace, title), priorities(trace, window)
+    begun, found, steps = opening(trace, title), priorities(trace, window), replayed_steps(trace)
     reports = [item for item in run_all(ANALYSES, trace, window) if isinstance(item, Report)]
     step_ns = found.step_ns if begun.step_ns is not None and found.step_ns is not None else begun.step_ns
     return replace(
         begun,
         step_ns=step_ns,
-        step_is=begun.step_is if step_ns == begun.step_ns else f"on average {begun.step_is}",
+        step_is=begun.step_is
+        if step_ns == begun.step_ns or isinstance(steps, str)
+        else which_step(steps, with_rare=True),
         together_ns=found.together.ns if found.together is not None and begun.step_ns is not None else None,
         changes=tuple(_change(item) for item in found.findings),
         lines=tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 import numpy as np
 import polars as pl
 
+from tuiprof.advice.levers import argument
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
@@ -20,10 +22,9 @@ from tuiprof.analyses.shared.frames import ancestry_of
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.optimizers import Updates, updates
 from tuiprof.analyses.shared.replay import replayed
-from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.analyses.sync_events import WAIT_LOCATIONS, WaitLocation
-from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
+from tuiprof.model import Report, RowsOf, Trace, Unavailable
 from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.steps import SampledLine
 from tuiprof.model.trace import cached_on_trace
@@ -39,6 +40,10 @@ _LINE_SHARE: Final = (0.35, 2.0)
 _MIN_NAMED: Final = 0.1
 #: With fewer samples, a line may be there by chance.
 MIN_SEEN: Final = 0.03
+#: Files of training frameworks, as :func:`~tuiprof.analyses.shared.frames.shorten` writes them.
+_TRAINER: Final = re.compile(
+    r"(^|/)(transformers/trainer\w*\.py|accelerate/|lightning/|lightning_fabric/|pytorch_lightning/)"
+)
 Sure = Literal["high", "medium", "low"]
 RowT = TypeVar("RowT")
 
@@ -143,6 +148,18 @@ class Evidence:
     def is_jax(self) -> bool:
         """Whether the trace is from JAX, which needs other instructions than PyTorch."""
         return self.trace.info.framework.startswith("JAX")
+
+    def write(self, lever: str, plain: str, **values: object) -> str:
+        """Return what to write for a lever of :mod:`.levers`: the framework's argument, or else plain PyTorch."""
+        return argument(self.trace, lever, plain, **values)
+
+    def write_for(self, row: WaitLocation, lever: str, plain: str) -> str:
+        """Return :meth:`write` for a wait; plain PyTorch if it is in the script itself, where no argument helps."""
+        return plain if self.is_own(row) else self.write(lever, plain)
+
+    def is_own(self, row: WaitLocation) -> bool:
+        """Whether a wait is known to be in the script or a library that it calls, not in the training framework."""
+        return row.found in ("line", "function") and _TRAINER.search(row.where) is None
 
     @property
     def step_count(self) -> int:
@@ -253,26 +270,26 @@ class Evidence:
 
         Such lines are recorded without Python frames.
         """
-        lines, call = self._waits_at_lines
+        lines, call = self._lines_with_calls
         inside = np.isin(call, chosen)
         return _most_frequent(lines.filter(pl.Series(inside)), 1) if inside.any() else ""
 
     @cached_property
-    def _waits_at_lines(self) -> tuple[pl.DataFrame, Ints]:
+    def _lines_with_calls(self) -> tuple[pl.DataFrame, Ints]:
         """The waits whose line is known, and the call that each lies in, as an index; -1 = none."""
-        lines = _every_wait(self.trace).filter(found="line")
+        lines = _waits(self.trace).at_lines
         return lines, self.calls.inside(lines["event"].to_numpy())
 
     def line_before(self, instants: Ints, within_ns: int) -> str:
         """Return the line of the script whose waits end shortly before most of some instants, ns; empty = none does."""
-        lines = _every_wait(self.trace).filter(found="line").sort("end_ns")
+        lines = _waits(self.trace).at_lines.sort("end_ns")
         ends = lines["end_ns"].to_numpy()
         at = np.searchsorted(ends, instants, side="right") - 1
         near = (at >= 0) & (instants - ends[at] <= within_ns) if len(ends) else np.zeros(len(at), dtype=bool)
         return _most_frequent(lines[at[near]], len(instants) // 2 + 1)
 
     def _waits_of(self, row: WaitLocation) -> pl.DataFrame:
-        return _waits_by_location(self.trace)[row.where, row.in_, row.through, row.range, row.kind]
+        return _waits(self.trace).by_location[row.where, row.in_, row.through, row.range, row.kind]
 
     def calls_of(self, row: WaitLocation) -> Ints:
         """Return the calls that wait at a location, as rows of the trace."""
@@ -416,15 +433,26 @@ class Evidence:
         return replace(calls.edit(calls.mask(*chosen), keep, keep), waits=operators[:0])
 
 
-@cached_on_trace
-def _every_wait(trace: Trace) -> pl.DataFrame:
-    return _wait_table.build(trace, Scope.of(trace, Window())).frame
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """What rules ask of the waits of a trace; the table of all of them takes much memory and is not kept."""
+
+    at_lines: (
+        pl.DataFrame
+    )  # those whose line is known: ``event``, ``end_ns``, ``called_from``, ``in`` and ``where``
+    #: The calls of those that count, by their values of :data:`_LOCATION`: ``event`` and ``begun_by``.
+    by_location: dict[tuple[Any, ...], pl.DataFrame]
 
 
 @cached_on_trace
-def _waits_by_location(trace: Trace) -> dict[tuple[Any, ...], pl.DataFrame]:
-    counted = _every_wait(trace).filter(pl.col("apart") == "").select(*_LOCATION, "event", "begun_by")
-    return counted.partition_by(*_LOCATION, as_dict=True, include_key=False)
+def _waits(trace: Trace) -> _Waits:
+    every = _wait_table.located(trace)
+    counted = every.select(*_LOCATION, "event", "begun_by", apart="apart").filter(apart="").drop("apart")
+    at_lines = every.select("event", "end_ns", "called_from", "in", "where", found="found").filter(
+        found="line"
+    )
+    by_location = counted.partition_by(*_LOCATION, as_dict=True, include_key=False)
+    return _Waits(at_lines, by_location)
 
 
 def _most_frequent(lines: pl.DataFrame, at_least: int) -> str:

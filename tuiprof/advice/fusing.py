@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.advice.levers import argument
 from tuiprof.analyses.shared.calls import Calls, loops
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.optimizers import updates
@@ -233,8 +234,8 @@ def left_to_compile(trace: Trace) -> str:
     if share < _WORTH_COMPILING:
         return ""
     return (
-        f"try torch.compile(model), which may fuse {format_rough_share(share)} of device time: copies, elementwise "
-        "operators, norms and losses"
+        f"try {argument(trace, 'compile', 'torch.compile(model)')}, which may fuse {format_rough_share(share)} of "
+        "device time: copies, elementwise operators, norms and losses"
     )
 
 

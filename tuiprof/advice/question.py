@@ -11,7 +11,7 @@ import polars as pl
 from tuiprof.advice import priorities
 from tuiprof.advice.host.loader_workers import with_workers
 from tuiprof.advice.pricing import MIN_SHARE, with_rare
-from tuiprof.analyses.shared.replay import host_faster, replayed
+from tuiprof.analyses.shared.replay import captured_step_ns, host_faster, replayed
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict
 from tuiprof.model.units import format_factor, format_ns, format_share
@@ -113,7 +113,7 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
     )
     facts = (
         Fact("step_ns", "step without the profiler" if stepped else "without the profiler", whole, "ns"),
-        Fact("captured_step_ns", "while captured", steps.captured_ns, "ns"),
+        Fact("captured_step_ns", "while captured", captured_step_ns(trace, steps), "ns"),
         Fact("floor_ns", "device work alone", steps.busy_ns or None, "ns"),
         Fact("basis", "profiler overhead removed by", _BASIS[step.basis], "text"),
         Fact("replay_error", "unchanged replay, off by", step.error, "share"),
@@ -187,6 +187,11 @@ def _scaled(trace: Trace, text: str) -> Change:
         factor = -1.0
     if not pattern or not 0 <= factor < 1000:
         raise UsageProblem(f"{text!r} is not KERNEL=FACTOR", "for example: --scale gemm=0.5")
+    if not len(trace.device_work):
+        raise UsageProblem(
+            "there is no device work in this trace, so no kernel whose time could change",
+            "give --host F for the time of the host, --without RULE for a finding, or --loader-workers N",
+        )
     work = trace.device_work[trace.named(f"(?i){re.escape(pattern)}", trace.device_work)]
     if not len(work):
         raise UsageProblem(

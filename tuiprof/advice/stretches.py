@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,7 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.model import Trace, Window
-from tuiprof.model.intervals import Coverage, Floats, Ints, Mask
+from tuiprof.model.intervals import Coverage, Floats, Ints, Mask, row_type
 from tuiprof.model.trace import cached_on_trace
 
 #: Operators that compute nothing: they are long only if the thread is held up.
@@ -85,46 +86,80 @@ def recorded_ns(trace: Trace) -> int:
 def _of_track(trace: Trace, track: int) -> tuple[Ints, ...]:
     """Return the columns of the stretches of a thread, waits included."""
     rows = np.flatnonzero((trace.track_codes == track) & trace.is_category("cpu_op", "runtime", "driver"))
-    rows = rows.astype(np.int32)
-    at = np.concatenate((trace.starts[rows], trace.ends[rows]))
-    order = np.argsort(at, kind="stable").astype(np.int32)
-    at = at[order]
-    long = np.flatnonzero(at[1:] - at[:-1] >= MIN_NS)
-    row = rows[order % max(len(rows), 1)]
+    rows = rows.astype(row_type(len(trace)))
+    names = trace.name_codes.copy()
     # A launch is known by what it launches.
-    names = trace.name_codes.astype(np.int32)
     links = trace.links.launch_of[trace.device_work]
     names[links[links >= 0]] = trace.name_codes[trace.device_work[links >= 0]]
-    event = names[row]
-    del names, links
-    event *= 2
-    event += order >= len(rows)
+    long = [
+        (at[long], at[long + 1], row[long], event[long], event[long + 1])
+        for at, row, event in _instants(trace, rows, names)
+        if len(long := np.flatnonzero(at[1:] - at[:-1] >= MIN_NS))
+    ]
+    if not long:
+        return tuple(np.empty(0, dtype=np.int64) for _ in range(7))
+    starts, ends, row, begin, end = (np.concatenate(column) for column in zip(*long, strict=True))
     # Of all stretches, only those between the same events as a long one are compared.
     before, after = np.zeros((2, 2 * len(trace.names)), dtype=bool)
-    before[event[long]] = after[event[long + 1]] = True
-    same = np.flatnonzero(before[event[:-1]] & after[event[1:]])
-    kinds, kind = np.unique(_pairs(event, same), return_inverse=True)
-    mine = np.searchsorted(kinds, _pairs(event, long))
-    lengths, times = at[same + 1] - at[same], np.bincount(kind, minlength=len(kinds))
+    before[begin] = after[end] = True
+    same = [
+        (at[same], at[same + 1], _pairs(event[same], event[same + 1]))
+        for at, _, event in _instants(trace, rows, names)
+        if len(same := np.flatnonzero(before[event[:-1]] & after[event[1:]]))
+    ]
+    same_starts, same_ends, pairs = (np.concatenate(column) for column in zip(*same, strict=True))
+    kinds, first, kind = np.unique(pairs, return_index=True, return_inverse=True)
+    mine = np.searchsorted(kinds, _pairs(begin, end))
+    lengths, times = same_ends - same_starts, np.bincount(kind, minlength=len(kinds))
     usual = {one: float(np.median(lengths[kind == one])) for one in np.unique(mine).tolist()}
-    first = same[np.unique(kind, return_index=True)[1]]
-    inside = _innermost(trace, rows, row[long], order[long] >= len(rows))
+    inside = _innermost(trace, rows, row, begin % 2 == 1)
     known = inside >= 0
-    long, mine, inside = long[known], mine[known], inside[known]
+    starts, ends, mine, inside = starts[known], ends[known], mine[known], inside[known]
     return (
-        np.full(len(long), track, dtype=np.int64),
-        at[long],
-        at[long + 1],
+        np.full(len(mine), track, dtype=np.int64),
+        starts,
+        ends,
         inside,
         np.array([usual[one] for one in mine.tolist()], dtype=np.float64),
         times[mine],
-        first[mine] == long,
+        (same_starts[first[mine]] == starts) & (same_ends[first[mine]] == ends),
     )
 
 
-def _pairs(event: Ints, at: Ints) -> Ints:
-    """Return a number for each pair of neighboring events."""
-    return event[at].astype(np.int64) << 32 | event[at + 1]
+#: Events whose instants are sorted together.
+_BLOCK: Final = 1 << 15
+
+
+def _instants(trace: Trace, rows: Ints, names: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Yield the instants at which some events of a thread begin or end, in order: when, the row, and which event it is.
+
+    That is twice the code of its name, and one more for its end. They come in blocks, as those of all events take much
+    memory; the last of a block is also the first of the next one.
+    """
+    running = rows[:0]
+    last: tuple[Ints, Ints, Ints] = np.empty(0, dtype=np.int64), running, np.empty(0, dtype=np.int32)
+    for low in range(0, len(rows), _BLOCK):
+        block, following = rows[low : low + _BLOCK], rows[low + _BLOCK : low + _BLOCK + 1]
+        running = np.concatenate((running, block))
+        ends = trace.ends[running]
+        # What ends when the next block begins belongs to that one: at any instant, starts come first.
+        ending = ends < trace.starts[following] if len(following) else np.ones(len(running), dtype=bool)
+        at = np.concatenate((trace.starts[block], ends[ending]))
+        row = np.concatenate((block, running[ending]))
+        running = running[~ending]
+        event = 2 * names[row].astype(np.int32)
+        event[len(block) :] += 1
+        order = np.argsort(at, kind="stable")
+        at = np.concatenate((last[0], at[order]))
+        row = np.concatenate((last[1], row[order]))
+        event = np.concatenate((last[2], event[order]))
+        yield at, row, event
+        last = at[-1:], row[-1:], event[-1:]
+
+
+def _pairs(begin: Ints, end: Ints) -> Ints:
+    """Return a number for each pair of events."""
+    return begin.astype(np.int64) << 32 | end
 
 
 def _innermost(trace: Trace, rows: Ints, after: Ints, ended: Mask) -> Ints:

@@ -13,13 +13,13 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.launches import Launches, QueueDepth, find_launches, queue_depth, sequences
-from tuiprof.analyses.shared.replay import launched_faster, replayed
+from tuiprof.analyses.shared.replay import captured_step_ns, launched_faster, replayed
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Chart, RowsOf, Series, listed
 from tuiprof.model.units import format_ns, format_share, plural
-from tuiprof.whatif.replay import Calibrated
+from tuiprof.whatif.replay import Calibrated, Kinds
 
 NAME, TITLE = "kernel_launches", "Launches"
 
@@ -301,9 +301,10 @@ def _notes(trace: Trace, figures: _Figures) -> list[str]:
             "differ, so latencies are off by about as much."
         )
     step = figures.step
-    if step is not None and step.captured_ns > 1.02 * step.step_ns:
+    captured_ns = captured_step_ns(trace, Kinds(step)) if step is not None else 0.0
+    if step is not None and captured_ns > 1.02 * step.step_ns:
         notes.append(
-            f"While captured, a step takes {format_ns(step.captured_ns)} instead of {format_ns(step.step_ns)}: "
+            f"While captured, the median step takes {format_ns(captured_ns)} instead of {format_ns(step.step_ns)}: "
             "latencies, call times and idle times below are those of the captured steps."
         )
     unmatched = trace.links.unmatched_work

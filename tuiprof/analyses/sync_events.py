@@ -396,13 +396,14 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
         Column("total_ns", "total", "ns", "Total length."),
         Column("longest_ns", "longest", "ns"),
     )
-    every = table.counted.sort("empty_ns", "blocked_ns", descending=True)
     columns, note = (*cost, *location, *work), _apart_note(apart)
     return [
         Table(WAIT_LOCATIONS.key, "Syncs by location", columns, groups, note, "no syncs"),
         Table("apart", "Listed apart, not in any total", apart_columns, apart, empty="none"),
         Table("calls", "Calls that wait, by name", call_columns, calls, empty="none"),
-        Table("syncs", "Every sync", (*moment, *lost, waited, *location, *work), every, empty="no syncs"),
+        Table(
+            "syncs", "Every sync", (*moment, *lost, waited, *location, *work), table.ranked, empty="no syncs"
+        ),
     ]
 
 

@@ -16,12 +16,11 @@ from tuiprof.model.report import listed
 from tuiprof.model.units import format_bytes, format_ns, format_share
 from tuiprof.session import ptrace
 from tuiprof.session.asking import expected, is_here, take_stacks
-from tuiprof.session.live.fold import END_STACKS, Fold, StacksState
-from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.live.fold import END_STACKS, Fold, StacksState, WriterState
 from tuiprof.session.log import NotFinite, OutOfMemory
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.output import last_lines
-from tuiprof.session.store.status import Status, processes, signal_name
+from tuiprof.session.store.status import Status, processes
 from tuiprof.system import process
 
 _RANK = re.compile(r"rank(\d+)")
@@ -164,8 +163,6 @@ def _sentence(session: Session, fold: Fold, status: Status, first: WriterState |
         words = f"{words}: {first.name}: " if len(fold.ranks) > 1 else f"{words}: "
         return words + first.end.why + _where(fold, first)
     said = _last_error(session)
-    if status.signal is not None:
-        return f"{words}: ended by a signal ({signal_name(status.signal)})" + (f"; {said}" if said else "")
     return f"{words}: {said}" if said else words
 
 

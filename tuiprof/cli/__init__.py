@@ -4,10 +4,11 @@ Only click is imported here; what a verb needs is imported inside it, so that ``
 once. Stdout is data, stderr is narration.
 
 Exit codes:
-    0 done · 1 an unexpected failure · 2 a wrong command line · 3 a trace that cannot be read · 4 a session
-    that cannot be read or written · 5 a script that could not be started. ``run`` and ``record`` return the
-    exit status of the script itself (128 + n when signal n ended it); ``check`` returns 1 when a figure is beyond its
-    limit and 2 when it is unknown; ``ladder`` 1 when a variant is wrong or failed, and 130 when it was stopped.
+    0 done, also if there is nothing to show · 1 an unexpected failure · 2 a wrong command line, or no such file or
+    (running) session · 3 a trace that cannot be read · 4 a session that cannot be read or written · 5 a script that
+    could not be started. ``run`` and ``record`` return the exit status of the script itself (128 + n when signal n
+    ended it); ``check`` returns 1 when a figure is beyond its limit and 2 when it is unknown; ``ladder`` 1 when a
+    variant is wrong or failed, and 130 when it was stopped.
 """
 
 from __future__ import annotations

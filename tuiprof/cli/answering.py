@@ -61,10 +61,15 @@ def why(
         return 0
     style = stdout_style()
     text = to_text(found, style)
-    lines = found.lines
-    while len(text.encode()) > _MAX_BYTES and (lines or len(found.changes) > 1):
-        lines, changes = lines[:-1], found.changes if lines else found.changes[:-1]
-        found = replace(found, lines=lines, changes=changes)
+    while len(text.encode()) > _MAX_BYTES:
+        if found.lines:
+            found = replace(found, lines=found.lines[:-1])
+        elif len(found.changes) > 1:
+            found = replace(found, changes=found.changes[:-1])
+        elif found.run_notes:
+            found = replace(found, run_notes=found.run_notes[:-1])
+        else:
+            break
         text = to_text(found, style)
     sys.stdout.write(text)
     return 0
@@ -119,9 +124,20 @@ def session_answer(session: Session, wanted: Selection) -> Answer:
         else:
             nothing += f": {why}" if why else "; capture one: tuiprof record --capture 5 …"
         step_ns = _step_ns(summary)
-        return Answer(session.title, "", steps, step_ns, notes=summary.notes, run=line, refused=nothing)
+        return Answer(
+            session.title,
+            "",
+            steps,
+            step_ns,
+            notes=summary.notes,
+            run=line,
+            refused=nothing,
+            run_notes=summary.notes,
+        )
     found = _captured(session, fold, wanted)
-    return replace(found, title=session.title, run=line, notes=(*summary.notes, *found.notes))
+    told = tuple(note for note in summary.notes if not found.refused or found.refused not in note)
+    notes = (*summary.notes, *found.notes)
+    return replace(found, title=session.title, run=line, notes=notes, run_notes=told)
 
 
 def _captured(session: Session, fold: Fold, wanted: Selection) -> Answer:
@@ -144,7 +160,7 @@ def _captured(session: Session, fold: Fold, wanted: Selection) -> Answer:
         elif most_ns < missed.longer_ns / 2:  # no finding is about them
             said = str(missed)
     if said:
-        rest = "" if found.complete else f" · {found.trust.removeprefix('trust: ')}"
+        rest = f" · {found.trust.removeprefix('trust: ')}" if found.limited or not found.complete else ""
         found = replace(found, trust=f"trust: {said}{rest}", complete=False)
     why = by_path(fold, refusal).get(place, "")
     return replace(found, changes=(), together_ns=None, refused=why) if why else found
@@ -336,6 +352,8 @@ def fix(invocation: options.Invocation, target: str, tried: str | None, trials: 
     sys.stdout.write(f"{tried}: {_measured(result, trials)}{predicted}\n")
     for switched in dict.fromkeys(name for trial in with_it for name in trial.switched):
         sys.stdout.write(f"  applied: {sanitize(switched)}\n")
+    if item.finding.switch:
+        sys.stdout.write(f"  in the script: {item.finding.instead}\n")
     for name, (before, after) in result.differing.items():
         sys.stdout.write(f"  {name} differs: {before:.6g} without the fix, {after:.6g} with it\n")
     if not result.differing:

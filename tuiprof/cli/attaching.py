@@ -12,11 +12,11 @@ import click
 
 from tuiprof.cli.options import Invocation, Positive, complete_sessions, format_option
 from tuiprof.cli.targets import open_screen, say, session_of
-from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.errors import UsageProblem
 from tuiprof.system.own_process import signals_kept
 
 if TYPE_CHECKING:
-    from tuiprof.model import Report
+    from tuiprof.model import Report, Unavailable
     from tuiprof.session.attach import Candidate
     from tuiprof.session.store.folders import Session
 
@@ -202,7 +202,7 @@ def stacks(invocation: Invocation, session: str | None, pid: int | None, childre
     """Show the Python stacks of all threads of all ranks, grouped by where they are.
 
     SESSION is a name, a path or a prefix (default: the last one). A running session's processes are asked without
-    stopping them; for one that has ended or died, the last stored stacks are shown.
+    stopping them; for one that has ended or died, the last stored stacks are shown, or that there are none.
     """
     from tuiprof.report import render_all
 
@@ -224,24 +224,20 @@ def _of_process(pid: int, children: bool) -> Report:
     return stacks_report(processes, title=f"Stacks of process {pid}")
 
 
-def _of_session(session: Session) -> Report:
-    """Return where the threads of a session are, or were when that was written last.
-
-    Raises:
-        SessionError: It cannot be asked, and nothing was kept.
-    """
+def _of_session(session: Session) -> Report | Unavailable:
+    """Return where the threads of a session are, or were when that was stored last, if at all."""
     from tuiprof.blackbox.session import asked, kept
+    from tuiprof.model import Unavailable
     from tuiprof.session.live.replay import read_fold
 
-    if session.status().state == "running":
+    status = session.status()
+    if status.state == "running":
         return asked(session)
-    report = kept(session, read_fold(session))
-    if report is None:
-        raise SessionError(
-            f"{session.id} has ended, and no stacks were recorded",
-            "stacks are recorded when steps stop, or with tuiprof stacks during the run",
-        )
-    return report
+    return kept(session, read_fold(session)) or Unavailable(
+        "stacks",
+        f"{session.id} has ended: {status}, and no stacks were recorded",
+        "stacks are recorded when steps stop, or with tuiprof stacks during the run",
+    )
 
 
 @click.command(short_help="Show what counts as a step of a run, or change it while it runs.")
@@ -278,7 +274,13 @@ def steps(
             lines = [summarise(found, fold).verdict.sentence]  # with the option to record them
         sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines or [none])
         return 0
-    answers = change_steps(found, change_request(found, at, function, by))
+    wanted = change_request(found, at, function, by)
+    if (status := found.status()).over:
+        raise UsageProblem(
+            f"{found.id} has ended: {status}, and only a running script can count other steps",
+            "give the line when starting a run: tuiprof record --step-at FILE:LINE",
+        )
+    answers = change_steps(found, wanted)
     for answer in answers:
         what = f"not changed: {answer.text}" if answer.refused else f"steps: {answer.text}"
         sys.stdout.write(sanitize(f"{answer.process}: {what}") + "\n")

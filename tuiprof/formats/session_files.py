@@ -184,6 +184,12 @@ class _Threads(msgspec.Struct):
     n: _Whole
 
 
+class _Trainer(msgspec.Struct):
+    """The framework whose training loop makes the steps."""
+
+    name: str
+
+
 class _Usage(msgspec.Struct):
     """What the process has used so far."""
 
@@ -283,6 +289,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         _phases_ns(chosen),
         steps.threads,
         _thread_share(steps),
+        steps.trainer,
     )
 
 
@@ -388,6 +395,7 @@ class _Steps:
     padding: _Padding | None = None  # the last of the first steps, as it is not written later
     weights: _Weights | None = None  # of the first capture
     threads: int | None = None  # likewise
+    trainer: str = ""  # likewise
     usage: deque[_Usage] = field(default_factory=partial(deque, maxlen=_MAX_STEPS))  # newest last
 
 
@@ -410,6 +418,10 @@ def _read_steps(log: Path) -> _Steps:
             if line.startswith(b'{"t": "threads"'):
                 with suppress(*UNDECODABLE):
                     found.threads = msgspec.json.decode(line, type=_Threads).n or None
+                continue
+            if line.startswith(b'{"t": "trainer"'):
+                with suppress(*UNDECODABLE):
+                    found.trainer = msgspec.json.decode(line, type=_Trainer).name
                 continue
             if line.startswith(b'{"t": "usage"'):
                 with suppress(*UNDECODABLE):

@@ -75,13 +75,13 @@ def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     if (starts[1:] < starts[:-1]).any():
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
+        del order  # sets of millions are merged, so no array is kept longer than it is needed
     reach = np.maximum.accumulate(ends)
-    first = np.empty(len(starts), dtype=bool)
-    first[0] = True
-    np.greater(starts[1:], reach[:-1], out=first[1:])
-    begin = np.flatnonzero(first)
-    last = np.append(begin[1:], len(starts)) - 1
-    return starts[begin], reach[last]
+    del ends
+    first = np.empty(len(starts) + 1, dtype=bool)
+    first[0] = first[-1] = True
+    np.greater(starts[1:], reach[:-1], out=first[1:-1])
+    return starts[first[:-1]], reach[first[1:]]
 
 
 def complement(starts: Ints, ends: Ints, low: int, high: int) -> tuple[Ints, Ints]:
@@ -126,8 +126,13 @@ class Coverage:
 
     def __init__(self, starts: Ints, ends: Ints) -> None:
         self.starts = starts
-        self.ends = ends
+        #: Total length before each interval, and of all. The ends follow from it and are not kept: they are as large.
         self._before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(ends - starts)))
+
+    @property
+    def ends(self) -> Ints:
+        """End of each interval."""
+        return self.starts + np.diff(self._before)
 
     def up_to(self, at: Ints | int) -> Ints:
         """Return the covered length in ``(-inf, at)`` for each instant."""
@@ -136,8 +141,8 @@ class Coverage:
             return np.zeros_like(at)
         index = np.searchsorted(self.starts, at, side="right")
         last = np.maximum(index - 1, 0)
-        inside = np.where(index > 0, np.minimum(at, self.ends[last]) - self.starts[last], 0)
-        covered: Ints = self._before[last] * (index > 0) + inside
+        before, until = self._before[last], self._before[last + 1]
+        covered: Ints = np.where(index > 0, before + np.minimum(at - self.starts[last], until - before), 0)
         return covered
 
     def between(self, low: Ints | int, high: Ints | int) -> Ints:

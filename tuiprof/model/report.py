@@ -316,7 +316,7 @@ class Answer:
     device_work_ns: float | None = None
     together_ns: float | None = None  # saving of all changes together
     trust: str = ""  # the trust line
-    complete: bool = False  # nothing is missing from the trace
+    complete: bool = False  # no events are missing, and all could be placed
     changes: tuple[Change, ...] = ()  # in order of saving, the largest first
     lines: tuple[Line, ...] = ()  # one per available analysis, in tab order
     notes: tuple[str, ...] = ()  # caveats
@@ -325,6 +325,11 @@ class Answer:
     in_part: bool = False  # events are missing that may have shown a cost
     left_to_try: str = ""  # what may help where no rule finds a cost, a sentence; empty = nothing known
     step_is: str = ""  # which steps ``step_ns`` is of, for a sentence; empty = those of the capture
+    captured_is: str = (
+        ""  # what ``captured_step_ns`` is of these: ``median`` or ``mean``; empty = there is one
+    )
+    limited: bool = False  # the trust line says what a reader has to know, such as what was not recorded
+    run_notes: tuple[str, ...] = ()  # caveats about the recorded run, which are among ``notes`` too
 
 
 LaneKind = Literal["steps", "ranges", "busy", "calls", "waits", "idle"]

@@ -428,6 +428,9 @@ class Uncaptured:
     threads: int | None = None
     #: Share of the time that the thread which makes the steps was on a core; None = not recorded.
     thread_share: float | None = None
+    #: The framework whose training loop makes the steps: ``transformers``, ``lightning`` or ``accelerate``; empty =
+    #: none, or not recorded.
+    trainer: str = ""
 
     def outliers_ns(self, at_most_ns: float) -> float:
         """Return what steps that stand out take longer than the median, averaged over all; 0 if it is only one.

@@ -448,7 +448,7 @@ class Trace:
 
     def operators(self, predicate: str = "") -> Ints:
         """Return the rows of the operators, or of those in whose name a regular expression is found."""
-        rows = np.flatnonzero(self.is_category("cpu_op"))
+        rows = self._rows_of("cpu_op")
         return rows[self.named(predicate, rows)] if predicate else rows
 
     # -- extent --------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ The JSON is stable, keys are only ever added::
 
     {"tuiprof_why": 1, "target": "train", "run": "train.py finished: 412 steps, median 26.7 ms",
      "trust": {"complete": true, "text": "trust: complete ✓"},
-     "device": "NVIDIA H200", "steps": 4, "step_ns": 26700000, "captured_step_ns": 28400000,
+     "device": "NVIDIA H200", "steps": 4, "step_ns": 26700000,
+     "step_is": "median of 24 steps before the capture", "captured_step_ns": 28400000,
      "device_work_ns": 24700000, "together_ns": 1900000,
      "findings": [{"rule": "nan-check", "what": "…", "where": "metrics.py:144", "fix": "…", "sure": "high",
                    "saves_ns": 1400000, "saves_low_ns": 1100000, "saves_high_ns": 1700000, "share": 0.052,
@@ -51,7 +52,9 @@ def opening_text(answer: Answer, style: Style) -> str:
     lines = [paint(part, "1", style) for part in wrap(_head(answer), style, "", "  ")]
     if answer.run is not None:
         lines += _line(answer.run, style, "")
-    if not answer.complete and answer.trust:
+    for note in answer.run_notes:
+        lines += wrap(note, style, "  note: ", " " * 8)
+    if _is_limited(answer):
         trust = wrap(answer.trust, style, "", "  ")
         if len(trust) > _MAX_TRUST:
             trust[_MAX_TRUST:] = ["  … see all with tuiprof report -v"]
@@ -86,23 +89,30 @@ def to_text(answer: Answer, style: Style) -> str:
     return opening_text(answer, style) + document([lines], style)
 
 
+def _is_limited(answer: Answer) -> bool:
+    return bool(answer.trust) and (answer.limited or not answer.complete)
+
+
 def _head(answer: Answer) -> str:
     parts = [answer.title, answer.device]
     if answer.steps:
         parts.append(plural(answer.steps, "step"))
     if answer.step_ns is not None:
         parts.append(step_time(answer))
-    if answer.complete:
+    if answer.complete and not answer.limited:
         parts.append("trace complete")
     return " · ".join(filter(None, parts))
 
 
 def step_time(answer: Answer) -> str:
-    """Return ``27.0 ms a step before the capture (29.2 ms while captured)``; of a known step time."""
+    """Return ``27.0 ms a step, median of 24 steps before the capture (median 29.2 ms while captured)``."""
     own, captured = format_ns(answer.step_ns), format_ns(answer.captured_step_ns)
     slowed = own != captured and (answer.captured_step_ns or 0.0) > (answer.step_ns or 0.0)
-    words = [own, "a step" if answer.steps else "", answer.step_is]
-    return " ".join(filter(None, words)) + (f" ({captured} while captured)" if slowed else "")
+    comma = "," if answer.step_is.startswith(("median", "mean")) else ""
+    words = " ".join(filter(None, (own, "a step" if answer.steps else "")))
+    words += f"{comma} {answer.step_is}" if answer.step_is else ""
+    captured = " ".join(filter(None, (answer.captured_is, captured)))
+    return words + (f" ({captured} while captured)" if slowed else "")
 
 
 def _gain(change: Change) -> str:
@@ -192,7 +202,8 @@ def to_markdown(answer: Answer) -> str:
     lines = [f"## {escape(_head(answer))}", ""]
     if answer.run is not None:
         lines += [escape(answer.run.sentence), ""]
-    if not answer.complete:
+    lines += [line for note in answer.run_notes for line in (escape(note), "")]
+    if _is_limited(answer):
         lines += [escape(answer.trust), ""]
     if answer.changes:
         lines += ["| saves a step | range | what | where | fix | prove |", "|--:|--:|---|---|---|---|"]
@@ -223,13 +234,15 @@ def to_json(answer: Answer, max_bytes: int | None = None) -> str:
     """Return the page as JSON on one line; ASCII alone."""
     content = _document(answer)
     while max_bytes is not None and len(_dump(content)) > max_bytes:
-        if content["notes"]:
+        if len(content["notes"]) > len(answer.run_notes):  # those of the run come first
             content["notes"].pop()
         elif content["lines"] and len(content["findings"]) <= max(2, len(content["lines"])):
             content["lines"].pop()
         elif len(content["findings"]) > 1:
             content["findings"].pop()
             content["findings_left_out"] += 1
+        elif content["notes"]:
+            content["notes"].pop()
         else:  # names of a trace can be as long as they like
             content = _document(_clipped(answer))
             content["notes"], content["lines"] = [], []
@@ -248,6 +261,7 @@ def _document(answer: Answer) -> dict[str, Any]:
         "device": answer.device or None,
         "steps": answer.steps,
         "step_ns": _whole(answer.step_ns),
+        "step_is": answer.step_is or None,
         "captured_step_ns": _whole(answer.captured_step_ns),
         "device_work_ns": _whole(answer.device_work_ns),
         "together_ns": _whole(answer.together_ns),

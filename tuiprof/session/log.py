@@ -146,6 +146,13 @@ class Threads(msgspec.Struct, tag="threads", tag_field="t", gc=False):
     n: Whole
 
 
+class Trainer(msgspec.Struct, tag="trainer", tag_field="t", gc=False):
+    """The framework whose training loop makes the steps, as a capture is prepared; not written if there is none."""
+
+    at: Whole
+    name: str  # ``transformers``, ``lightning`` or ``accelerate``
+
+
 class Usage(msgspec.Struct, tag="usage", tag_field="t", gc=False):
     """What the process has used so far."""
 
@@ -314,6 +321,7 @@ Record = (
     | BatchPadding
     | Weights
     | Threads
+    | Trainer
     | Usage
     | DeviceStep
     | Memory

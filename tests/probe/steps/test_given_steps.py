@@ -73,7 +73,6 @@ def test_the_line_of_a_script(run: Callable[..., Run], tmp_path: Path, helper: P
     )
     at = f"{tmp_path / 'script.py'}:{line_of('x = train_step')}"
     done = run(SCRIPT, "--lr", "1", how=["script.py"], python=str(python), TUIPROF_STEP_AT=at)
-    assert done.code == 0, done.err
     assert plain is not None
     assert done.out == plain.stdout, "the script sees no difference"
     assert [step.n for step in done.of(records.Step)] == list(range(18))
@@ -87,7 +86,6 @@ def test_the_line_of_a_loop_counts_its_iterations(
 ) -> None:
     at = f"{tmp_path / 'script.py'}:{line_of('for i in')}"
     done = run(SCRIPT, python=str(python), TUIPROF_STEP_AT=at)
-    assert done.code == 0, done.err
     assert len(done.of(records.Step)) == 20, "continue ends an iteration as well"
     at = f"{helper}:{line_of('while n', HELPER)}"
     done = run(SCRIPT, python=str(python), TUIPROF_STEP_AT=at)
@@ -180,7 +178,6 @@ def test_a_function_that_has_not_run_is_said(run_forked: Callable[..., Run], hel
     pytest.importorskip("torch")
     for name in ("nowhere:step", "helper:once"):
         done = run_forked("import torch, helper\nhelper.loop(0)", TUIPROF_STEP_FUNCTION=name)
-        assert done.code == 0, done.err
         (writer,) = done.logs
         assert [note.text for note in done.of(records.Note, writer)] == [
             f"--step-function: {name} has not run"
@@ -208,7 +205,6 @@ for update in range(5):
     total = update
 """
     done = run(script, TUIPROF_STEP_AT=f"{tmp_path / 'script.py'}:10")
-    assert done.code == 0, done.err
     assert [step.n for step in done.of(records.Step)] == list(range(5))
     assert [source.withdrawn for source in done.of(records.StepSource)] == [0]
 

@@ -34,6 +34,8 @@ _ZEROS: Final = r"^aten::(zero_|_foreach_zero_)$"
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for autograd nodes that run again, for gradients that are added up, or that nothing stores."""
     calls = evidence.calls
+    if not calls.backward.any():
+        return
     passes = list(_again(evidence))
     if passes and (share := _share(evidence, again := calls.mask(*passes))) >= MIN_SHARE:
         first = int(calls.rows[passes[0][0]])

@@ -35,9 +35,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for operators that create nodes which no backward pass visits, in several steps."""
     yield from _twice_differentiable(evidence)
     calls = evidence.calls
+    if len(trace.steps) < MIN_STEPS:
+        return
     unused = _unused(calls)
     count = int(unused.sum()) / evidence.step_count
-    if count < MIN_OPERATORS or len(trace.steps) < MIN_STEPS:
+    if count < MIN_OPERATORS:
         return
     event = int(calls.rows[np.flatnonzero(unused)[0]])
     no_waits = np.empty(0, dtype=np.int64)
@@ -57,20 +59,21 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 def _twice_differentiable(evidence: Evidence) -> Iterator[Finding]:
     """Look for backward passes whose operators create nodes that no second backward pass visits."""
     trace, calls = evidence.trace, evidence.calls
-    numbers = trace.ints("sequence")
-    recorded = np.flatnonzero((numbers >= 0) & trace.is_category("cpu_op"))
-    inside = calls.inside(recorded)
-    creating = (inside >= 0) & calls.backward[inside] & trace.named("^aten::", recorded)
-    recorded, inside = recorded[creating], inside[creating]
-    if len(recorded) < MIN_OPERATORS * evidence.step_count:
+    operators = trace.operators("^aten::")
+    inside = calls.inside(operators)
+    in_backward = (inside >= 0) & calls.backward[inside]
+    operators, inside = operators[in_backward], inside[in_backward]
+    with_operators = calls.mask(inside)
+    numbers = trace.ints("sequence", operators)
+    inside, numbers = inside[numbers >= 0], numbers[numbers >= 0]
+    if len(numbers) < MIN_OPERATORS * evidence.step_count:
         return
-    visited = np.unique(numbers[calls.rows[calls.backward]])
-    operators = calls.inside(trace.operators("^aten::"))
-    with_operators, with_nodes = calls.mask(operators) & calls.backward, calls.mask(inside)
+    visited = np.unique(trace.ints("sequence", calls.rows[calls.backward]))
+    with_nodes = calls.mask(inside)
     chosen = np.zeros(len(calls.rows), dtype=bool)
     for nodes in calls.backward_passes():
         mine = nodes[with_nodes[nodes]]
-        created = numbers[recorded[np.isin(inside, mine)]]
+        created = numbers[np.isin(inside, mine)]
         if len(mine) >= _MOST * with_operators[nodes].sum() and not np.isin(created, visited).any():
             chosen[nodes] = True
     count = int(chosen[inside].sum()) / evidence.step_count

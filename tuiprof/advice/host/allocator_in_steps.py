@@ -9,7 +9,7 @@ from tuiprof.advice.stretches import MIN_FIRST_USE, first_uses
 from tuiprof.model import Trace
 from tuiprof.whatif import Edit
 
-_EMPTIED = "keep torch.cuda.empty_cache() out of the loop: the next step has to allocate that memory again"
+_EMPTIED = "keep torch.cuda.empty_cache() out of the loop"
 _TORCH = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes (pad to a few sizes), or a smaller "
     "batch if memory is full"
@@ -19,6 +19,10 @@ _JAX = (
     "XLA_PYTHON_CLIENT_ALLOCATOR=platform), donate_argnums for inputs not needed again, or a smaller "
     "batch if memory is full"
 )
+
+
+def _emptied(evidence: Evidence) -> str:
+    return f"{evidence.write('no-emptying', _EMPTIED)}: the next step has to allocate that memory again"
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -41,7 +45,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             else "in all: memory is allocated on the device and freed over and over"
         ),
         evidence.location(cause),
-        _JAX if evidence.is_jax else f"{_EMPTIED}; otherwise {_TORCH}" if released else _TORCH,
+        _JAX if evidence.is_jax else f"{_emptied(evidence)}; otherwise {_TORCH}" if released else _TORCH,
         "high" if evidence.stepped else "low",
         "these calls wait for the device, in most steps"
         if evidence.stepped

@@ -21,6 +21,7 @@ _VIEWS: Final = r"^aten::(view|t|transpose|permute|expand|select|slice|unsqueeze
 _KEEP: Final = 0.05
 #: Minimum share of checked nodes, and their minimum number.
 MIN_SHARE, MIN_NODES = 0.5, 5
+_OFF: Final = "torch.autograd.set_detect_anomaly(False), or no detect_anomaly() around the step"
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -39,8 +40,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "autograd anomaly mode is on: gradients are checked for NaN "
         f"{evidence.how_often(len(nan_checks))}, and every forward operator records its Python stack",
         "",
-        "torch.autograd.set_detect_anomaly(False), or no detect_anomaly() around the step (Lightning: "
-        "Trainer(detect_anomaly=False)); turn it on only to hunt a NaN",
+        f"{evidence.write('no-anomaly', _OFF)}; turn it on only to hunt a NaN",
         "high",
         f"isnan inside {len(checked)} of {nodes} backward nodes, called by the autograd engine itself",
         evidence.without_operators(checks) | Edit(host=_stacks(trace, evidence)),

@@ -17,7 +17,7 @@ _COLLECTIVE = r"(?i)nccl|rccl|hccl|all_?reduce|all_?gather|reduce_?scatter|all_?
 #: Share of the exposed time that can be hidden: the first bucket cannot start before the backward pass, and the
 #: last cannot end with it. Likely, least and most.
 _HIDDEN = (0.7, 0.0, 1.0)
-_TORCH = "overlap it: larger DDP buckets, FSDP prefetch, gradient accumulation with no_sync()"
+_NO_SYNC = "gradient accumulation with no_sync()"
 #: What runs in the forward pass is between layers, not about gradients.
 _BETWEEN_LAYERS = (
     "tensor parallelism: overlap it with the products (async tensor parallelism), sequence parallelism, or fewer ranks "
@@ -76,7 +76,7 @@ def _instead(evidence: Evidence, rows: Ints, exposed_ns: Floats) -> str:
     for some, instead in ((between_layers, _BETWEEN_LAYERS), (trace.named(_EXCHANGES, rows), _EXCHANGE)):
         if exposed_ns[some].sum() > exposed_ns.sum() / 2:
             return instead
-    return _TORCH
+    return f"overlap it: larger DDP buckets, FSDP prefetch, {evidence.write('accumulation', _NO_SYNC)}"
 
 
 RULE = AdviceRule("exposed-collectives", find)

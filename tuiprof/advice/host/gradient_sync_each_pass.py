@@ -14,6 +14,10 @@ from tuiprof.model import Trace
 _COLLECTIVE: Final = r"^c10d::_?(allreduce|reduce_scatter)"
 #: What an unaveraged pass does not do either: copy a gradient into its bucket (DDP), or all of a reduction (FSDP2).
 _BUCKET: Final = r"^torch::distributed::reducer::|^FSDP::post_backward_reduce"
+_NO_SYNC: Final = (
+    "with model.no_sync(): around forward and backward of all micro-batches but the last (FSDP2: "
+    "model.set_requires_gradient_sync(False))"
+)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -40,8 +44,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"gradients are averaged over all ranks {evidence.how_often(len(early))} before the last backward pass",
         evidence.function_of(first),
-        "with model.no_sync(): around forward and backward of all micro-batches but the last (FSDP2: "
-        "model.set_requires_gradient_sync(False); accelerate: accumulate())",
+        evidence.write("accumulation", _NO_SYNC),
         "high",
         "backward passes of one optimizer step that each start the same collectives",
         evidence.without_operators(unneeded),

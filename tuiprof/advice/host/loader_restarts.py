@@ -27,7 +27,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"the loader starts its {seen.workers} workers again about every {every} steps, "
         f"which takes {format_ns(seen.ns / seen.starts)} each time",
         "",
-        "DataLoader(persistent_workers=True), which keeps them from one epoch to the next",
+        f"{evidence.write('persistent-workers', 'DataLoader(persistent_workers=True)')}, which keeps them from one "
+        "epoch to the next",
         "high",
         f"{plural(seen.starts, 'restart')} of loader workers in {seen.steps} steps, timed "
         "by the session; the saving is averaged over all steps",

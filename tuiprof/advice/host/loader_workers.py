@@ -89,7 +89,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         _WHAT.get(kind, "each step waits for its batch"),
         where,
-        _instead(kind, on_device, workers, more),
+        _instead(evidence, kind, on_device, workers, more),
         "high" if kind else "medium",
         because if kind else f"every step spends time in `{fetch.range}`",
         *edits,
@@ -230,7 +230,7 @@ def _hand_over_ns(trace: Trace, batches: int, making_ns: float) -> float:
     return _HAND_OVER_NS + copied / _READ_BYTES_PER_S * 1e9 if copied else _HAND_OVER * making_ns
 
 
-def _instead(kind: str, on_device: bool, workers: int, more: float) -> str:
+def _instead(evidence: Evidence, kind: str, on_device: bool, workers: int, more: float) -> str:
     """Return what to write instead; without a device, workers and training share the cores."""
     cores = "" if on_device else " if cores are idle (training needs them too)"
     if kind == IN_PROCESS:
@@ -239,15 +239,18 @@ def _instead(kind: str, on_device: bool, workers: int, more: float) -> str:
                 "cheaper decoding and augmentation, or preprocess once and read from disk; workers "
                 "need idle cores, and batches that take far longer to make than to send"
             )
-        return (
-            f"DataLoader(num_workers={workers}, pin_memory=True, persistent_workers=True)"
-            if on_device
-            else f"DataLoader(num_workers={workers}, persistent_workers=True){cores}; cheaper decoding always helps"
-        )
+        pinned = "pin_memory=True, " if on_device else ""
+        plain = f"DataLoader(num_workers={workers}, {pinned}persistent_workers=True)"
+        given = evidence.write("workers", plain, workers=workers)
+        return given if on_device else f"{given}{cores}; cheaper decoding always helps"
     if kind == WORKERS and not more:
         return "cheaper decoding and augmentation, or preprocess once and read from disk; no core is idle"
     if kind == WORKERS:
-        return f"more workers{cores}, a larger prefetch_factor, or cheaper decoding and augmentation"
+        workers_, prefetch = (
+            evidence.write(*lever)
+            for lever in (("more-workers", "more workers"), ("prefetch", "a larger prefetch_factor"))
+        )
+        return f"{workers_}{cores}, {prefetch}, or cheaper decoding and augmentation"
     return (
         f"fetch the next batch during the step: a DataLoader with workers{cores}, or a prefetch "
         "thread; or cheaper decoding and augmentation"

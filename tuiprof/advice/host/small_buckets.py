@@ -40,8 +40,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"gradients of {format_bytes(size)} are averaged by {format_count(round(count))} collectives a step",
         evidence.function_of(int(starting[0])),
-        "larger buckets: leave bucket_cap_mb of DistributedDataParallel at 25 or raise it, so that fewer collectives "
-        "are started",
+        f"larger buckets: leave {evidence.write('bucket-size', 'bucket_cap_mb of DistributedDataParallel')} at 25 or "
+        "raise it, so that fewer collectives are started",
         "high",
         f"host time of starting collectives; buckets of {format_bytes(BUCKET)} need {buckets} a step",
         Edit.of_host(trace, starting, keep),

@@ -87,7 +87,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"{format_rough_share(share)} of the time is {'float32 ' if known else ''}matmuls and convolutions, on a CPU "
         f"with {seen.bf16} instructions",
         f"longest in {operator_label(trace.name(longest))}",
-        'with torch.autocast("cpu", dtype=torch.bfloat16): around forward and loss'
+        evidence.write(
+            "cpu-bfloat16", 'with torch.autocast("cpu", dtype=torch.bfloat16): around forward and loss'
+        )
         + ("" if known else ", if they are float32"),
         "medium" if known else "low",
         "CPU flags from the session; no casts around the matmuls"

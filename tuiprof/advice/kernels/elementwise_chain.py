@@ -40,7 +40,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
         + (", forward and backward" if calls.backward.any() else ""),
         f"{function}: {in_a_row(longest)}" if function else in_a_row(longest),
-        ("jax.jit the function" if evidence.is_jax else "torch.compile the module or the function")
+        (
+            "jax.jit the function"
+            if evidence.is_jax
+            else evidence.write("compile", "torch.compile the module or the function")
+        )
         + " to fuse them, or write them as one operation"
         + (": torch.nn.functional.silu (glu, if two tensors meet)" if longest == SWISH else ""),
         "medium",

@@ -26,15 +26,17 @@ _UNKNOWN_CHIP, _STRETCH = 0.3, 1.2
 #: third of the chips (A10G, GeForce) it is no faster.
 _FASTER: Final = 1.5
 _FASTER_TYPES: Final = ("tfloat32", "bfloat16", "float16")
-#: Advice for a chip without a fast TF32, in PyTorch and in JAX.
+#: Advice for a chip without a fast TF32, in PyTorch and in JAX, and why.
 _WITHOUT_TF32: Final = {
     "bfloat16": (
-        'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss (TF32 is no faster on this chip)',
-        "bfloat16 activations: jmp, or dtype=jnp.bfloat16 in the layers (TF32 is no faster on this chip)",
+        'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss',
+        "bfloat16 activations: jmp, or dtype=jnp.bfloat16 in the layers",
+        "TF32 is no faster on this chip",
     ),
     "float16": (
-        'with torch.autocast("cuda", dtype=torch.float16): and a GradScaler (this chip has no TF32)',
-        "float16 activations with a scaled loss (jmp): this chip has no TF32",
+        'with torch.autocast("cuda", dtype=torch.float16): and a GradScaler',
+        "float16 activations with a scaled loss (jmp)",
+        "this chip has no TF32",
     ),
 }
 _MATMUL: Final = 'torch.set_float32_matmul_precision("high")'
@@ -79,12 +81,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     # PyTorch has a separate switch for cuDNN convolutions.
     convolutions = convolutions_ns > 0.5 * slow_ns
     if target in _WITHOUT_TF32:
-        instead = _WITHOUT_TF32[target][evidence.is_jax]
+        torch, jax, why = _WITHOUT_TF32[target]
+        instead = f"{jax if evidence.is_jax else evidence.write(target, torch)} ({why})"
     elif evidence.is_jax:
         instead = f"{_JAX} (NVIDIA Ampere and newer), or bfloat16"
     else:
+        tf32 = evidence.write("tf32", _CUDNN if convolutions else _MATMUL)
         instead = (
-            f"{_CUDNN if convolutions else _MATMUL} for TF32 (NVIDIA Ampere and newer), or bf16 autocast"
+            f"{tf32} for TF32 (NVIDIA Ampere and newer), or {evidence.write('bfloat16', 'bf16 autocast')}"
         )
     what = "convolutions" if convolutions else "matmuls"
     yield Finding(

@@ -15,6 +15,7 @@ from tuiprof.whatif import EditRange
 
 #: Share of the host's operator time that remains when a graph is launched instead: likely, least, most helpful.
 _KEEP: Final = (0.1, 0.4, 0.03)
+_GRAPHS: Final = 'torch.compile(mode="reduce-overhead")'
 _COPIES: Final = r"HtoD|HostToDevice"
 #: Smaller copies than this are no batches, bytes.
 _BATCH_BYTES: Final = 4096
@@ -35,8 +36,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"mostly before {first.operator}" if first.operator != OUTSIDE else "",
         "larger batches, one jax.jit around the whole step, or jax.lax.scan over several steps"
         if evidence.is_jax
-        else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, or fewer and '
-        f"larger kernels{_before_graphs(trace, round(syncs or 0))}",
+        else f"{evidence.write('batch-size', 'larger batches')}, "
+        f"{evidence.write('compile-graphs', _GRAPHS)} or CUDA graphs, or fewer and larger kernels"
+        f"{_before_graphs(trace, round(syncs or 0))}",
         "medium",
         "host time in and between operators, minus what other findings save",
         *EditRange(*(launched_faster(trace, part) for part in _KEEP)),

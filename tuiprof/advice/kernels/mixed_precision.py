@@ -59,7 +59,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         evidence.place_of(largest),
         "bfloat16 parameters or activations: jmp, or dtype=jnp.bfloat16 in the layers"
         if evidence.is_jax
-        else 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss; no GradScaler is needed',
+        else evidence.write(
+            "bfloat16",
+            'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss; no GradScaler is needed',
+        ),
         "medium",
         "kernel names; tensor cores do twice as much in bfloat16, on half the bytes",
         *edits,

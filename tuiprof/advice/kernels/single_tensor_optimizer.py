@@ -61,7 +61,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if len(launches) < MIN_LAUNCHES * len(rows) or trace.named("multi_tensor_apply|fused|Fused", work).any():
         return
     name = trace.name(int(rows[0]))
-    instead, has_fused = fewer_calls(name)
+    instead, has_fused = fewer_calls(evidence, name)
     edits = EditRange(
         *(evidence.without_updates(host, part) for host, part in zip(_KEEP_HOST, _KEEP, strict=True))
     )
@@ -91,7 +91,7 @@ def _on_cpu(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             continue
         if trace.named(_SPARSE, every[index_of_outer(trace, rows, every) >= 0]).any():
             continue
-        instead, has_fused = fewer_calls(name)
+        instead, has_fused = fewer_calls(evidence, name)
         shares = _OF_FOREACH if not has_fused else _OF_OTHERS if "SGD" in name else _OF_MOMENTS
         if shares is not _OF_MOMENTS and ns.mean() >= _SHORT_NS:
             continue
@@ -100,7 +100,7 @@ def _on_cpu(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             f"the optimizer calls {count} operators a step, one parameter at a time",
             evidence.function_of(int(single[0])) or name,
-            "fused=True when creating the optimizer; foreach=True saves less on a CPU"
+            fused(evidence, name, "fused=True when creating the optimizer; foreach=True saves less on a CPU")
             if has_fused
             else instead,
             "high" if has_fused else "medium",
@@ -134,7 +134,7 @@ def _many(trace: Trace, evidence: Evidence, rows: Ints, count: float) -> Finding
         )
     )
     name = trace.name(int(rows[0]))
-    instead, has_fused = fewer_calls(name)
+    instead, has_fused = fewer_calls(evidence, name)
     return Finding(
         f"{format_count(round(count))} optimizers step one after the other",
         evidence.function_of(int(rows[0])) or name,
@@ -147,13 +147,23 @@ def _many(trace: Trace, evidence: Evidence, rows: Ints, count: float) -> Finding
     )
 
 
-def fewer_calls(step: str) -> tuple[str, bool]:
+def fused(evidence: Evidence, step: str, plain: str) -> str:
+    """Return how to get the fused form of the optimizer whose step has this range."""
+    return evidence.write("fused-adamw" if _kind(step) == "AdamW" else "optimizer", plain)
+
+
+def _kind(step: str) -> str:
+    """Return the class of an optimizer, by the range of its step."""
+    return step.partition("#")[2].partition(".")[0]
+
+
+def fewer_calls(evidence: Evidence, step: str) -> tuple[str, bool]:
     """Return the option that reduces the calls of an optimizer step, by its range, and whether it is ``fused=True``."""
-    kind = step.partition("#")[2].partition(".")[0]
+    kind = _kind(step)
     if kind in _FUSED:
-        return "fused=True (or foreach=True) when creating the optimizer", True
+        return fused(evidence, step, "fused=True (or foreach=True) when creating the optimizer"), True
     if kind in _FOREACH:
-        return "foreach=True when creating the optimizer", False
+        return evidence.write("optimizer", "foreach=True when creating the optimizer"), False
     if kind == "LBFGS":
         return "a smaller history_size: each iteration goes over all of it", False
     return "torch._foreach_* functions in the optimizer, over all parameters at once", False

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.kernels.single_tensor_optimizer import MIN_OPTIMIZERS, steps_in_a_row
+from tuiprof.advice.kernels.single_tensor_optimizer import MIN_OPTIMIZERS, fused, steps_in_a_row
 from tuiprof.model import Trace
 from tuiprof.whatif import EditRange
 
@@ -19,6 +19,7 @@ from tuiprof.whatif import EditRange
 _KEEP: Final = {"Adam": (7 / 23, 0.5, 0.22), "SGD": (5 / 9, 0.8, 0.45)}
 #: With fewer different kernels, there are no more passes than in a fused step.
 MIN_PASSES: Final = 3
+_CREATED: Final = "fused=True when creating the optimizer"
 #: Share of the host time that remains.
 _KEEP_HOST: Final = 0.4
 
@@ -37,7 +38,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"the optimizer goes over its parameters in {len(passes) / len(rows):.0f} multi-tensor kernels a step",
         name,
-        "fused=True when creating the optimizer: one pass reads and writes each parameter once",
+        f"{fused(evidence, name, _CREATED)}: one pass reads and writes each parameter once",
         "high",
         "Optimizer.step launches multi-tensor kernels but no fused one",
         *EditRange(*(evidence.without_updates(_KEEP_HOST, part) for part in parts)),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.collectives import BROADCAST, buffer_broadcasts
 from tuiprof.model import Trace
+
+_OFF: Final = "DistributedDataParallel(model, broadcast_buffers=False)"
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -23,8 +26,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "DistributedDataParallel sends the model's buffers before each forward pass"
         + (f", and copies {copies / evidence.step_count:.0f} of them a step" if copies else ""),
         evidence.function_of(first),
-        "DistributedDataParallel(model, broadcast_buffers=False): each rank then keeps its own running statistics, "
-        "and those of rank 0 are saved",
+        f"{evidence.write('broadcast-buffers', _OFF)}: each rank then keeps its own running statistics, and those of "
+        "rank 0 are saved",
         "medium",
         "a broadcast opens the forward pass, before any layer",
         calls.edit(chosen),

@@ -24,9 +24,7 @@ _SORTED: Final = r"^aten::index_put_$"
 #: need one launch instead of two dozen, but take about as long for many long rows: docs/results/predictions.md.
 _KEEP_HOST: Final = 0.1
 _KEEP_WORK: Final = (1.0, 0.3)
-_INSTEAD: Final = (
-    "torch.use_deterministic_algorithms(False), the default, if the last bits may differ between runs"
-)
+_OFF: Final = "torch.use_deterministic_algorithms(False), the default,"
 _WITHOUT_FILLS: Final = (
     "; if they may not, torch.utils.deterministic.fill_uninitialized_memory = False removes the fills alone"
 )
@@ -39,7 +37,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     additions = _sorted_additions(trace)
     if not len(fills) and not len(additions):
         return
-    seen, instead, because = [], _INSTEAD, []
+    instead = f"{evidence.write('nondeterministic', _OFF)} if the last bits may differ between runs"
+    seen, because = [], []
     if len(fills):
         seen.append(f"new memory is filled before it is used, {evidence.how_often(len(fills))}")
         instead += _WITHOUT_FILLS

@@ -83,7 +83,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"batches are padded to {width} tokens, their longest text has {longest} on average",
         "",
         "pad to the longest text of each batch (DataCollatorWithPadding with padding='longest', "
-        f"pad_to_multiple_of={multiple}), and sort texts by length, which saves more"
+        f"pad_to_multiple_of={multiple}), and {evidence.write('grouped-by-length', 'sort texts by length')}, which "
+        "saves more"
         + (
             "; cuDNN's attention is prepared anew for each length, so the lengths must be few"
             if prepares

@@ -20,6 +20,7 @@ _FORWARD: Final = (
 )
 #: Minimum share of the device's time, or of a CPU's; below it, the saving is not worth the memory.
 MIN_SHARE: Final = 0.03
+_DROP: Final = "drop torch.utils.checkpoint (gradient_checkpointing_disable())"
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -64,8 +65,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"{format_rough_share(share)} of {of} recomputes the forward pass during "
         f"backward (activation checkpointing, {len(nodes) / evidence.step_count:.0f} times a step)",
         user,
-        "drop torch.utils.checkpoint (gradient_checkpointing_disable()) if the activations fit in "
-        "memory; otherwise checkpoint fewer layers",
+        f"{evidence.write('no-checkpointing', _DROP)} if the activations fit in memory; otherwise checkpoint fewer "
+        "layers",
         "high",
         "forward operators inside backward nodes",
         Edit(calls, host, work, np.zeros(len(work))),

@@ -13,7 +13,7 @@ from tuiprof.model import Trace
 #: What FSDP2 does to gather the weights of a group of parameters, whose name is in brackets.
 _GATHERS: Final = r"^FSDP::all_gather(_copy_out)?( \(.*\))?$"
 
-_KEEP_WHOLE: Final = "if memory allows, fully_shard(…, reshard_after_forward=False)"
+_KEEP_WHOLE: Final = "fully_shard(…, reshard_after_forward=False)"
 _MICRO_BATCHES: Final = (
     "; with several micro-batches model.set_reshard_after_backward(False) for all but the last"
 )
@@ -36,7 +36,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"sharded weights are gathered {times} times a step, though they change once",
         evidence.function_of(longest) or trace.name(longest),
-        _KEEP_WHOLE + (_MICRO_BATCHES if times > 2 else ""),
+        f"if memory allows, {evidence.write('keep-gathered', _KEEP_WHOLE)}"
+        + (_MICRO_BATCHES if times > 2 else ""),
         "medium",
         "FSDP frees them after each forward and backward pass to save memory",
         evidence.without_operators(rows[again]),

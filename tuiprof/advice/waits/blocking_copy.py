@@ -20,7 +20,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
                 f"{sizes(trace, copies, size)} are copied to the device {evidence.rhythm(row)}, and the host "
                 "waits for the copy",
                 evidence.location(row),
-                ".to(device, non_blocking=True): the memory is pinned, so the host need not wait",
+                f"{evidence.write_for(row, 'non-blocking', '.to(device, non_blocking=True)')}: the memory is pinned, "
+                "so the host need not wait",
                 "high",
                 "a copy from pinned memory, then a synchronise",
                 evidence.without_waiting(row),

@@ -21,6 +21,10 @@ from tuiprof.whatif import Edit, HostTime
 LOOP: Final = 8
 #: Places that are named.
 _NAMED: Final = 3
+_LATER: Final = (
+    "keep the value on the device and read it every N steps (sum on the device, one .item() when logging), or copy it "
+    "to pinned memory with non_blocking=True and read it a step later"
+)
 _HOW = {
     "bool": "a branch on a tensor (if, bool())",
     "equal": "a comparison of whole tensors (equal, allclose)",
@@ -47,9 +51,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             f"{_HOW.get(row.kind, '.item(), float() or print')} reads a value from the device "
             f"{evidence.rhythm(*rows)}",
             ", ".join((evidence.location(row), *(f":{line}" for line in others))),
-            "keep the value on the device and read it every N steps (sum on the device, one .item() "
-            "when logging), or copy it to pinned memory with non_blocking=True and read it a step "
-            "later",
+            evidence.write("own-read" if evidence.is_own(row) else "logging", _LATER),
             "high" if row.at_line else "medium",
             f"{row.through} waits for the device",
             Edit.all_of(map(evidence.without_reading, rows)),

@@ -81,7 +81,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             f"{sizes(trace, copies, size)} are {copied} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
             evidence.location(row),
-            _MADE if made else (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1],
+            _MADE if made else _instead(evidence, row, to_device),
             "high",
             "the memory is not pinned, so the call blocks the host"
             + (
@@ -107,6 +107,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             *EditRange.all_of(pinned(trace, copies, inside) for _, copies, inside in found),
             event=rows[0].event,
         )
+
+
+def _instead(evidence: Evidence, row: WaitLocation, to_device: bool) -> str:
+    if evidence.is_jax or not to_device:
+        return (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1]
+    return evidence.write_for(row, "pinned-batches", _TORCH[0])
 
 
 def _slow(trace: Trace, faster: Edit, blocked_ns: float) -> bool:

@@ -256,6 +256,10 @@ def _forward(trace: Trace, rows: Ints, backward: Mask) -> Ints:
     return found
 
 
+#: Events looked up together.
+_BLOCK: Final = 1 << 15
+
+
 def index_of_outer(trace: Trace, outer: Ints, rows: Ints) -> Ints:
     """Return the index of the outer event in which each event begins; -1 = none.
 
@@ -265,12 +269,13 @@ def index_of_outer(trace: Trace, outer: Ints, rows: Ints) -> Ints:
     outer_tracks, tracks = trace.track_codes[outer], trace.track_codes[rows]
     for track in np.unique(outer_tracks):
         mine, asked = np.flatnonzero(outer_tracks == track), np.flatnonzero(tracks == track)
-        if not len(asked):
-            continue
-        starts = trace.starts[rows[asked]]
-        at = np.searchsorted(trace.starts[outer[mine]], starts, side="right") - 1
-        within = (at >= 0) & (starts < trace.ends[outer[mine[at]]])
-        found[asked[within]] = mine[at[within]]
+        begins = trace.starts[outer[mine]]
+        for low in range(0, len(asked), _BLOCK):  # what is computed of all of them at once takes much memory
+            some = asked[low : low + _BLOCK]
+            starts = trace.starts[rows[some]]
+            at = np.searchsorted(begins, starts, side="right") - 1
+            within = (at >= 0) & (starts < trace.ends[outer[mine[at]]])
+            found[some[within]] = mine[at[within]]
     return found
 
 

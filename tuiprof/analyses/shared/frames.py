@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints, Mask, distinct
+from tuiprof.model.intervals import Ints, Mask, distinct, row_type
 from tuiprof.model.trace import cached_on_trace
 
 # "torchmetrics/aggregation.py(85): update" in Kineto, "aggregation.py:91 update" in a probe's sync site.
@@ -218,16 +218,16 @@ def ancestry_of(trace: Trace, rows: Ints) -> Ancestry:
     names, codes = trace.names, trace.name_codes
     marker = trace.names_like(_STEP)  # PyTorch 1.9 writes step markers as operators
     kinds = np.full(len(names), _UNKNOWN, dtype=np.int8)
+    narrow = row_type(len(trace))  # of a million waits these are a dozen columns
     found = Ancestry(
-        np.full(k, -1, dtype=np.int64),
-        np.full((k, _OPERATORS), -1, dtype=np.int64),
-        np.full(k, -1, dtype=np.int64),
-        np.full(k, -1, dtype=np.int64),
-        np.full((k, _FRAMES), -1, dtype=np.int64),
+        np.full(k, -1, dtype=narrow),
+        np.full((k, _OPERATORS), -1, dtype=narrow),
+        np.full(k, -1, dtype=narrow),
+        np.full(k, -1, dtype=narrow),
+        np.full((k, _FRAMES), -1, dtype=narrow),
         np.zeros(k, dtype=bool),
     )
-    operators_seen = np.zeros(k, dtype=np.int64)
-    frames_seen = np.zeros(k, dtype=np.int64)
+    operators_seen, frames_seen = np.zeros((2, k), dtype=np.int32)
     if not k or not names:
         return found
     for level in trace.nesting.outward(rows):

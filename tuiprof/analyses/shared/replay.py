@@ -24,7 +24,7 @@ from tuiprof.model.report import Answer
 from tuiprof.model.steps import Uncaptured
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.trust import Remark, Trust
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_share, plural
 from tuiprof.whatif import Edit, HostTime
 from tuiprof.whatif.build import GraphBuilder, Unreplayable, Waits
 from tuiprof.whatif.graph import MIN_STEPS, Graph
@@ -209,13 +209,12 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
     """Return start and end of the replayed stretch, and its number of steps, limited for speed."""
     steps = trace.steps
     if not len(steps):
-        mine = np.flatnonzero(trace.track_codes == main)
-        start, end = int(trace.starts[mine].min()), int(trace.ends[mine].max())
         if in_part(trace):  # the middle, without startup and end of the run
-            launches = trace.starts[trace.links.launches]
+            launches = trace.links.launches
             first = (len(launches) - MAX_LAUNCHES) // 2
-            start, end = int(launches[first]), int(launches[first + MAX_LAUNCHES])
-        return start, end, 0
+            return int(trace.starts[launches[first]]), int(trace.starts[launches[first + MAX_LAUNCHES]]), 0
+        mine = np.flatnonzero(trace.track_codes == main)
+        return int(trace.starts[mine].min()), int(trace.ends[mine].max()), 0
     order = np.argsort(steps.starts, kind="stable")
     if (long := _long_steps(trace)) is not None:  # the usual ones alone
         order = max(np.split(order, np.flatnonzero(np.isin(order, long.captured))), key=len)
@@ -329,17 +328,21 @@ def trust(trace: Trace) -> Trust:
             return known
         remark = Remark("not-replayed", f"savings cannot be predicted: {step}", level="info")
         return Trust(known.events, (*known.remarks, remark))
-    own = step.uncaptured if step.basis == "session" else None
+    own, captured_ns = (
+        step.uncaptured if step.basis == "session" else None,
+        captured_step_ns(trace, Kinds(step)),
+    )
     if own is not None and own.high_ns > SCATTERED * own.low_ns:
         said = (
             f"steps took {format_ns(own.low_ns)} to {format_ns(own.high_ns)} before the capture, and "
-            f"{format_ns(step.captured_ns)} in it: too far apart to tell the profiler's overhead, or a saving closely"
+            f"{format_ns(captured_ns)} in it (median): too far apart to tell the profiler's overhead, or a saving "
+            "closely"
         )
-    elif step.graph.step_count and step.captured_ns >= (1 + SLOWED) * step.step_ns:
+    elif step.graph.step_count and captured_ns >= (1 + SLOWED) * step.step_ns:
         source = "as the session measured" if own is not None else "estimated from typical costs"
         said = (
             f"the profiler slowed a step from about {format_ns(step.step_ns)} to "
-            f"{format_ns(step.captured_ns)}, {source}"
+            f"{format_ns(captured_ns)}, {source}"
         )
     else:
         return known
@@ -356,23 +359,46 @@ def opening(trace: Trace, title: str) -> Answer:
         next((device.name for device in trace.info.devices if device.name), ""),
         len(trace.steps),
         found.step_ns if found else step_period_ns(trace),
-        found.captured_ns if found else None,
+        captured_step_ns(trace, found) if found else None,
         (found.busy_ns or None) if found else None,
         None,
         trusted.text,
-        all(remark.code == "slowed" for remark in trusted.remarks),
+        trusted.level in ("good", "info"),
+        limited=any(remark.code != "slowed" for remark in trusted.remarks),
         in_part=trusted.level == "bad",
-        step_is=_which_step(found) if found else "",
+        step_is=which_step(found) if found else "",
+        captured_is=("mean" if _is_mean(found) else "median") if found and len(trace.steps) > 1 else "",
     )
 
 
-def _which_step(steps: Kinds) -> str:
+def captured_step_ns(trace: Trace, steps: Kinds) -> float:
+    """Return the time of a captured step, ns: the median of them, as for steps without the profiler.
+
+    Where savings are the mean over steps of two kinds, or are for the step as captured, it is the replayed mean.
+    """
+    period_ns = step_period_ns(trace)
+    return steps.captured_ns if period_ns is None or _is_mean(steps) else period_ns
+
+
+def _is_mean(steps: Kinds) -> bool:
+    return steps.long is not None or steps.usual.basis == "none"
+
+
+def which_step(steps: Kinds, *, with_rare: bool = False) -> str:
+    """Return which steps the base of the savings is of: ``median of 24 steps before the capture``; empty = one.
+
+    ``with_rare``: rare long steps are averaged into it.
+    """
     step = steps.usual
     if step.basis == "session" and step.uncaptured is not None:
         if steps.long is not None:
-            return "on average"
-        return f"{'after' if step.uncaptured.after_capture else 'before'} the capture"
-    return "without the profiler" if step.basis == "table" else ""
+            return f"mean of {plural(steps.count, 'step')} of the session"
+        where = "after" if step.uncaptured.after_capture else "before"
+        kind = "mean" if with_rare else "median"
+        return f"{kind} of {plural(step.uncaptured.steps, 'step')} {where} the capture"
+    if step.basis == "table":
+        return "without the profiler"
+    return f"mean of {plural(step.graph.step_count, 'captured step')}" if step.graph.step_count > 1 else ""
 
 
 #: A thread without events for this long does not launch work: it computes, or initializes a library; ns.

@@ -41,11 +41,8 @@ class WaitTable:
     waits: _waits.Waits
     sites: Sites  # their source lines
     frame: pl.DataFrame  # one row a wait, in order of its end
-
-    @property
-    def counted(self) -> pl.DataFrame:
-        """The waits that count."""
-        return self.frame.filter(pl.col("apart") == "")
+    counted: pl.DataFrame  # those that count
+    ranked: pl.DataFrame  # the same, the most expensive first
 
 
 def build(trace: Trace, scope: Scope) -> WaitTable:
@@ -82,7 +79,20 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
             "calls": _calls(trace, waits),
         }
     )
-    return WaitTable(waits, sites, frame.hstack(_locations(trace, waits, sites)))
+    frame = frame.hstack(_locations(trace, waits, sites))
+    # Each has some 300 bytes a wait, so they are made once.
+    counted = frame if counts.all() else frame.filter(counts)
+    ranked = counted.sort("empty_ns", "blocked_ns", descending=True)
+    return WaitTable(waits, sites, frame, counted, ranked)
+
+
+def located(trace: Trace) -> pl.DataFrame:
+    """Return the location of every wait of a trace, in order of its end, in the columns of :class:`WaitTable`."""
+    waits = _waits.find(trace, Window())
+    sites = join(trace, waits.last, waits.ancestry.outer_row)
+    frame = pl.DataFrame({"event": waits.last, "begun_by": waits.first, "end_ns": waits.ends})
+    words = {"kind": _words(waits.kinds, waits.kind), "apart": _words(tuple(_APART.values()), waits.apart)}
+    return frame.with_columns(**words).hstack(_locations(trace, waits, sites))
 
 
 @cached_on_trace
@@ -143,7 +153,7 @@ def _locations(trace: Trace, waits: _waits.Waits, sites: Sites) -> pl.DataFrame:
             ancestry.operators,
             ancestry.frames,
             trace.name_codes[waits.last],
-        )
+        ),
     )
     # A million waits come from a few hundred distinct locations.
     distinct, inverse = _distinct_rows(keys)
@@ -175,10 +185,12 @@ def _locations(trace: Trace, waits: _waits.Waits, sites: Sites) -> pl.DataFrame:
 def _distinct_rows(keys: Ints) -> tuple[Ints, Ints]:
     """Return the distinct rows of a table and the location of each row among them."""
     # One hash a row instead of a lexical sort of wide rows.
-    weights = np.random.default_rng(1).integers(1, 2**62, keys.shape[1], dtype=np.int64) * 2 + 1
-    hashed = (keys * weights).sum(axis=1)
+    weights = np.random.default_rng(1).integers(1, 2**62, keys.shape[1:], dtype=np.int64) * 2 + 1
+    hashed = np.zeros(len(keys), dtype=np.int64)
+    for index in range(keys.shape[1]):  # one at a time, as all products take much memory
+        hashed += keys[:, index] * weights[index]
     _, first, inverse = np.unique(hashed, return_index=True, return_inverse=True)
-    if (keys[first][inverse] != keys).any():  # a hash collision: compare full rows
+    if any((column[first][inverse] != column).any() for column in keys.T):  # a collision: compare full rows
         first_rows, inverse = np.unique(keys, axis=0, return_inverse=True)
         return first_rows, inverse.reshape(-1)
     return keys[first], inverse.reshape(-1)
@@ -190,8 +202,7 @@ def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFra
     in_step = pl.col("in_step")
     location, costs = ("location", "kind"), ("empty_ns", "refill_ns", "blocked_ns")
     return (
-        table.counted.sort("empty_ns", "blocked_ns", descending=True)
-        .group_by(location, maintain_order=True)
+        table.ranked.group_by(location, maintain_order=True)
         .agg(
             *(pl.col(key).first() for key in ("where", "in", "called_from", "through", "range")),
             pl.len().cast(pl.Int64).alias("count"),
@@ -231,6 +242,7 @@ def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataF
     and saves as much of the following idle time as the credit covers; the rest is carried over. A wait without a later
     launch saves nothing.
     """
+    waits = waits.select(*by, "empty_ns", "refill_ns", "blocked_ns", "in_step")
     groups = waits.partition_by(by, maintain_order=True) if by else [waits]
     rows = []
     for group in groups:
@@ -324,7 +336,7 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
     line, because one Python call made them; so do those of one call of a library's function, such as
     ``torch.cuda.empty_cache``, which frees several blocks.
     """
-    of_wait = np.full(len(rows), -1, dtype=np.int64)
+    of_wait = np.full(len(rows), -1, dtype=np.int32)
     sites, origin = trace.sync_sites, trace.info.origin_unix_ns
     if sites is not None:
         sites = sites.filter(~pl.col("what").str.starts_with(NO_SITE))

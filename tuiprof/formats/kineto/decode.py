@@ -440,17 +440,27 @@ class Pieces:
     rest: int = 0
 
 
-def strict_events(data: bytes) -> list[bytes]:
+#: What may stand between two events.
+_BETWEEN = b", \t\r\n"
+
+
+def strict_events(data: bytes) -> list[msgspec.Raw]:
     """Return the events in text that begins and ends at one or between two; empty = it is not strict JSON.
 
-    Several times as fast as :func:`split_events`, which also finds events among damage.
+    Several times as fast as :func:`split_events`, which also finds events among damage. The events are views of one
+    copy of the text.
     """
+    start, stop = 0, len(data)
+    while start < stop and data[start] in _BETWEEN:
+        start += 1
+    while start < stop and data[stop - 1] in _BETWEEN:
+        stop -= 1
     try:
-        found = msgspec.json.decode(b"[%b]" % data.strip(b", \t\r\n"), type=list[msgspec.Raw])
+        text = b"".join((b"[", memoryview(data)[start:stop], b"]"))
+        found = msgspec.json.decode(text, type=list[msgspec.Raw])
     except msgspec.MsgspecError:
         return []
-    texts = [bytes(one) for one in found]
-    return texts if all(text.startswith(b"{") for text in texts) else []
+    return found if all(memoryview(one)[0] == ord("{") for one in found) else []
 
 
 def split_events(data: bytes) -> Pieces:

@@ -202,7 +202,7 @@ class RawChunks:
         self._firsts = [0]
         for chunk in chunks:
             self._firsts.append(self._firsts[-1] + chunk.events)
-        self._last: tuple[int, list[bytes]] | None = None
+        self._last: tuple[int, Sequence[bytes]] | None = None
 
     def saved(self) -> bytes:
         """Return what :meth:`restored` needs, for the cache."""
@@ -219,17 +219,18 @@ class RawChunks:
         if not 0 <= index < len(self._chunks):
             return ""
         if self._last is None or self._last[0] != index:
+            self._last = None  # freed before the next one is read
             self._last = index, self._events(self._chunks[index])
         events, position = self._last[1], ordinal - self._firsts[index]
-        return events[position].decode("utf-8", errors="replace") if position < len(events) else ""
+        return bytes(events[position]).decode("utf-8", errors="replace") if position < len(events) else ""
 
-    def _events(self, chunk: ChunkSpan) -> list[bytes]:
+    def _events(self, chunk: ChunkSpan) -> Sequence[bytes]:
         try:
             data = self._source.extract(chunk.offset, chunk.length)
         except (OSError, Damaged, TraceError):
             return []  # the file was moved or overwritten: the raw text is lost
-        if chunk.strict and len(texts := strict_events(data)) == chunk.events:
-            return texts
+        if chunk.strict and len(found := strict_events(data)) == chunk.events:
+            return found
         texts = [data[start:stop] for start, stop in split_events(data).slices]
         if not chunk.strict:
             return [text for text in texts if mend_event(text) is not None]

@@ -45,6 +45,7 @@ from ..requests import Request
 from ..runtime import Runtime
 from .module_calls import ModuleCalls
 from .syncs import SyncWatch
+from .trainer_hooks import trainer_of_thread
 from .weights import Weights
 
 _GZIP_LEVEL = 3  # of a Kineto trace: about as small as 6 in a third of the time
@@ -336,6 +337,8 @@ class TorchProfiler:
         self._weights.look()
         threads = {"t": "threads", "at": time.monotonic_ns(), "n": self._torch.get_num_threads()}
         self._steps.out.append((RECORD, threads))
+        if trainer := trainer_of_thread():
+            self._steps.out.append((RECORD, {"t": "trainer", "at": time.monotonic_ns(), "name": trainer}))
         with self._profilers.coming_back():
             self._call("prepare_trace")
         self._prepared = True

@@ -7,6 +7,7 @@ framework calls one, with all that it writes; ``torch.save`` alone misses weight
 from __future__ import annotations
 
 import functools
+import sys
 from threading import get_ident
 from time import monotonic_ns
 from typing import Any
@@ -35,6 +36,26 @@ PHASES: dict[str, dict[str, dict[str, int]]] = {
         for module, classes in _LIGHTNING.items()
     },
 }
+
+
+#: Modules whose functions run a training loop, and the name of their framework in the log.
+_LOOPS = {
+    "transformers.trainer": "transformers",
+    "lightning.pytorch.trainer.trainer": "lightning",
+    "pytorch_lightning.trainer.trainer": "lightning",
+}
+
+
+def trainer_of_thread() -> str:
+    """Return the framework whose training loop this thread is in, else whose Accelerator exists; empty = none."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        found = _LOOPS.get(frame.f_globals.get("__name__", ""))
+        if found:
+            return found
+        frame = frame.f_back
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    return "accelerate" if getattr(state, "_shared_state", None) else ""
 
 
 def install(runtime: Runtime, module: Any) -> None:

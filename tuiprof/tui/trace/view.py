@@ -324,7 +324,8 @@ def trace_facts(
         and uncaptured_ns < step_ns
         and format_ns(uncaptured_ns) != format_ns(step_ns)
     ):
-        facts.append(f"{format_ns(uncaptured_ns)} a step ({format_ns(step_ns)} while captured)")
+        kind = "median " if len(steps) > 1 else ""
+        facts.append(f"{format_ns(uncaptured_ns)} a step ({kind}{format_ns(step_ns)} while captured)")
     else:
         facts += [f"{format_count(len(trace))} events", f"{format_ns(uncaptured_ns or step_ns)} a step"]
     return [sanitize(fact) for fact in facts]
