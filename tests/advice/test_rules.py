@@ -2230,7 +2230,9 @@ def test_a_check_of_some_gradients_is_no_anomaly_mode() -> None:
 
 def test_a_forward_pass_inside_the_backward_pass_was_recomputed() -> None:
     row = found(differentiated(recomputed=6).trace(), "recomputed-forward")
-    assert row["wins_ns"] == pytest.approx(6 * 300_000, rel=0.02)
+    # As host time, three quarters as much for what checkpoints save, restore and look up.
+    assert row["wins_ns"] == pytest.approx(6 * 300_000 * 1.75, rel=0.02)
+    assert 6 * 300_000 < row["wins_low_ns"] < row["wins_ns"]
     assert "6 times a step" in row["what"]
     assert finding(differentiated().trace(), "recomputed-forward") is None
 
