@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from made_traces import MS, large_trace, small_trace
-from on_screen import running, until_shown
-from trace_app import TraceApp, app_of, screen_of, settle, settled
+from on_screen import press, running, until_shown
+from trace_app import TraceApp, app_of, screen_of, settle, settled, typed
 
 from tuiprof.formats import open_trace
 from tuiprof.model import Trace
@@ -25,19 +25,15 @@ async def test_a_window_narrows_every_analysis_and_opens_again() -> None:
         await settle(pilot)
         assert "window: step 0" in app.text("TabBar")
         assert "1 waits hold the host" in app.text("#trace-verdict")
-        await pilot.press("w")
-        await settle(pilot)
+        await typed(pilot, "w")
         assert "window" not in app.text("TabBar")
         assert "2 waits hold the host" in app.text("#trace-verdict")
         app.timeline.state.select((13 * MS, 21 * MS))
-        await pilot.press("w")
-        await settle(pilot)
+        await typed(pilot, "w")
         assert "window: 13.0 ms to 21.0 ms" in app.text("TabBar")
-        await pilot.press("5")
-        await settle(pilot)
+        await typed(pilot, "5")
         assert "Events  8 rows" in app.text("#answer-title")
-        await pilot.press("escape")
-        await settle(pilot)
+        await typed(pilot, "escape")
         assert app.view.window.whole
 
 
@@ -59,8 +55,7 @@ async def test_moving_in_time() -> None:
         await pilot.press("plus", "minus", "minus", "0")
         assert app.timeline.state.view.span == whole
         app.timeline.focus()
-        await pilot.press("down", "full_stop", "enter")
-        await settle(pilot)
+        await typed(pilot, "down", "full_stop", "enter")
         assert "cudaLaunchKernel" in app.text("DetailPane") or "aten::mm" in app.text("DetailPane")
 
 
@@ -78,11 +73,9 @@ async def test_f_jumps_between_a_launch_and_its_work_and_the_link_is_drawn() -> 
         assert "launched by cudaLaunchKernel" in app.words()
         await pilot.press("f")
         assert app.timeline.state.cursor == 1 * MS
-        await pilot.press("enter")
-        await settle(pilot)
+        await typed(pilot, "enter")
         app.timeline.focus()
-        await pilot.press("f")
-        await settle(pilot)
+        await typed(pilot, "f")
         assert "launched by" in app.text("DetailPane")  # open details follow
 
 
@@ -102,14 +95,12 @@ async def test_f_goes_from_a_sync_to_the_work_it_waited_for_and_shift_f_to_what_
         await pilot.press("F")
         assert app.timeline.state.cursor == 6 * MS
         app.timeline.focus()
-        await pilot.press("enter")
-        await settle(pilot)
+        await typed(pilot, "enter")
         text = app.text("DetailPane")
         assert "waited for  (f goes there)" in text
         assert "delayed  (F goes there)" in text
         assert "6.00 ms after it" in text
-        await pilot.press("F")
-        await settle(pilot)
+        await typed(pilot, "F")
         assert "delayed by  (F goes there)" in app.text("DetailPane")
         assert app.timeline.state.cursor == 15 * MS
 
@@ -119,8 +110,7 @@ async def test_measuring_between_two_points() -> None:
         await pilot.press("m", "right_curly_bracket")  # from the begin to step 1
         assert "Δ 12.0 ms · busy 5.00 ms (41.7 %), idle 7.00 ms" in app.words()
         assert "◆" in app.text("Timeline")
-        await pilot.press("w")
-        await settle(pilot)
+        await typed(pilot, "w")
         assert "window: 0 ns to 12 ms" in app.text("TabBar")
         await pilot.press("m", "m")
         assert "Δ" not in app.text("Timeline")
@@ -157,8 +147,7 @@ async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
     async with settled(app_of(), notifications=True) as (app, pilot):
         app.timeline.focus()
         await until_shown(pilot, "n next sync")
-        await pilot.press("/", *"SUM_", "enter")
-        await until_shown(pilot, "n next match")
+        await press(pilot, "/", *"SUM_", "enter", shows="n next match")
         await settle(pilot)
         assert app.focused is app.timeline
         assert app.timeline.state.cursor == 3 * MS
@@ -169,13 +158,11 @@ async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
         assert app.timeline.state.cursor == 3 * MS
         await pilot.press("N")
         assert "2 of 2" in app.text("Timeline")
-        await pilot.press("escape")
-        await until_shown(pilot, "n next sync")
+        await press(pilot, "escape", shows="n next sync")
         await pilot.press("home", "n")  # without a search, n goes to the next wait again
         assert app.timeline.state.search is None
         assert app.timeline.state.cursor == 6 * MS
-        await pilot.press("/", *"nothing such", "enter")
-        await settle(pilot)
+        await typed(pilot, "/", *"nothing such", "enter")
         assert "no event has 'nothing such' in its name" in app.words()
         await pilot.press("/", "x", "escape")
         await pilot.pause()
@@ -211,13 +198,11 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
     async with running(app_of(large_trace(2000)), notifications=True) as (app, pilot):
         await until_shown(pilot, "preview from 1 in 20 events", "stream 7")
         app.timeline.focus()
-        await pilot.press("down", "full_stop", "enter")
-        await until_shown(pilot, "the exact timeline is not ready yet")
+        await press(pilot, "down", "full_stop", "enter", shows="the exact timeline is not ready yet")
         go_on.set()
         await settle(pilot)
         assert "sketch" not in app.text("Timeline")
-        await pilot.press("full_stop", "enter")
-        await settle(pilot)
+        await typed(pilot, "full_stop", "enter")
         assert "kernel_" in app.text("DetailPane")
 
 
