@@ -165,29 +165,6 @@ def test_ages_are_said_in_one_unit() -> None:
     assert age(begun - 800 * 86_400 * 10**9, now) == "2024-09"
 
 
-def test_first_paint_needs_no_heavy_library() -> None:
-    import subprocess
-
-    code = (
-        "import sys; from tuiprof.tui.app.app import TuiprofApp; from tuiprof.tui import Start;"
-        "import tuiprof.tui.library.screen;"
-        "print([m for m in ('torch', 'jax', 'polars', 'numpy', 'pynvml') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_reading_sessions_loads_only_what_it_shares_with_the_probe() -> None:
-    import subprocess
-
-    code = (
-        "import sys, tuiprof.session.live.listing, tuiprof.session.live.summary;"
-        "print(*sorted(m[14:] for m in sys.modules if m.startswith('tuiprof.probe.')))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["api", "assembly", "slowdown"]
-
-
 async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_path: Path) -> None:
     start = Start(sessions=tmp_path / "sessions", python=Path(sys.executable))
     (tmp_path / "train.py").write_text("import sys\nprint('lr is', *sys.argv[1:])\n")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from made_traces import MS, large_trace, small_trace
 from on_screen import press, running, until_shown
+from textual.pilot import Pilot
 from trace_app import TraceApp, app_of, screen_of, settle, settled, typed
 
 from tuiprof.formats import open_trace
@@ -37,18 +38,21 @@ async def test_a_window_narrows_every_analysis_and_opens_again() -> None:
         assert app.view.window.whole
 
 
+async def moves(pilot: Pilot[int], *keys: str, to: int) -> None:
+    """Press keys, which move the cursor to a time, ns."""
+    await pilot.press(*keys)
+    app = pilot.app
+    assert isinstance(app, TraceApp)
+    assert app.timeline.state.cursor == to
+
+
 async def test_moving_in_time() -> None:
     async with settled(app_of()) as (app, pilot):
-        await pilot.press("n")
-        assert app.timeline.state.cursor == 6 * MS
-        await pilot.press("n", "n")
-        assert app.timeline.state.cursor == 18 * MS
-        await pilot.press("N")
-        assert app.timeline.state.cursor == 6 * MS
-        await pilot.press("right_curly_bracket")
-        assert app.timeline.state.cursor == 12 * MS
-        await pilot.press("left_curly_bracket")
-        assert app.timeline.state.cursor == 0
+        await moves(pilot, "n", to=6 * MS)
+        await moves(pilot, "n", "n", to=18 * MS)
+        await moves(pilot, "N", to=6 * MS)
+        await moves(pilot, "right_curly_bracket", to=12 * MS)
+        await moves(pilot, "left_curly_bracket", to=0)
         whole = app.timeline.state.view.span
         await pilot.press("z")
         assert app.timeline.state.view.span == 11 * MS
@@ -67,12 +71,10 @@ async def test_f_jumps_between_a_launch_and_its_work_and_the_link_is_drawn() -> 
         assert app.timeline.state.lane.label == "runtime"
         assert "cudaLaunchKernel 1.00 ms · f: launches sum_kernel, 1.00 ms between" in app.words()
         assert "▸" in app.text("Timeline")
-        await pilot.press("f")
-        assert app.timeline.state.cursor == 3 * MS
+        await moves(pilot, "f", to=3 * MS)
         assert app.timeline.state.lane.label == "stream 7"
         assert "launched by cudaLaunchKernel" in app.words()
-        await pilot.press("f")
-        assert app.timeline.state.cursor == 1 * MS
+        await moves(pilot, "f", to=1 * MS)
         await typed(pilot, "enter")
         app.timeline.focus()
         await typed(pilot, "f")
@@ -81,19 +83,15 @@ async def test_f_jumps_between_a_launch_and_its_work_and_the_link_is_drawn() -> 
 
 async def test_f_goes_from_a_sync_to_the_work_it_waited_for_and_shift_f_to_what_it_delayed() -> None:
     async with settled(app_of(), size=(160, 48)) as (app, pilot):
-        await pilot.press("n")
-        assert app.timeline.state.cursor == 6 * MS
+        await moves(pilot, "n", to=6 * MS)
         assert "f: waited for sum_kernel, done 1.00 ms before its end" in app.words()
         assert "▸" in app.text("Timeline")
         await pilot.press("f")
         assert (app.timeline.state.cursor, app.timeline.state.lane.label) == (3 * MS, "stream 7")  # type: ignore[union-attr]
-        await pilot.press("F")
-        assert app.timeline.state.cursor == 6 * MS
-        await pilot.press("F")
-        assert app.timeline.state.cursor == 15 * MS
+        await moves(pilot, "F", to=6 * MS)
+        await moves(pilot, "F", to=15 * MS)
         assert "delayed by cudaStreamSynchronize" in app.words()
-        await pilot.press("F")
-        assert app.timeline.state.cursor == 6 * MS
+        await moves(pilot, "F", to=6 * MS)
         app.timeline.focus()
         await typed(pilot, "enter")
         text = app.text("DetailPane")
@@ -126,10 +124,8 @@ async def test_bookmarks_are_set_listed_and_returned_to() -> None:
         await pilot.press("b", "n", "b", "n", "b")
         assert app.timeline.state.bookmarks == [0, 6 * MS, 18 * MS]
         assert app.text("Timeline").count("⚑") >= 4  # on the map and on the axis
-        await pilot.press("apostrophe")
-        assert app.timeline.state.cursor == 0
-        await pilot.press("apostrophe")
-        assert app.timeline.state.cursor == 6 * MS
+        await moves(pilot, "apostrophe", to=0)
+        await moves(pilot, "apostrophe", to=6 * MS)
         await pilot.press("B")
         await pilot.pause()
         assert isinstance(app.screen, PickScreen)
@@ -139,8 +135,7 @@ async def test_bookmarks_are_set_listed_and_returned_to() -> None:
         assert app.timeline.state.cursor == 18 * MS
         await pilot.press("b")
         assert app.timeline.state.bookmarks == [0, 6 * MS]
-        await pilot.press("B", "escape")
-        assert app.timeline.state.cursor == 18 * MS
+        await moves(pilot, "B", "escape", to=18 * MS)
 
 
 async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
@@ -152,10 +147,8 @@ async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
         assert app.focused is app.timeline
         assert app.timeline.state.cursor == 3 * MS
         assert "/SUM_ 1 of 2 · sum_kernel" in app.words()
-        await pilot.press("n")
-        assert app.timeline.state.cursor == 15 * MS
-        await pilot.press("n")
-        assert app.timeline.state.cursor == 3 * MS
+        await moves(pilot, "n", to=15 * MS)
+        await moves(pilot, "n", to=3 * MS)
         await pilot.press("N")
         assert "2 of 2" in app.text("Timeline")
         await press(pilot, "escape", shows="n next sync")
@@ -245,8 +238,7 @@ async def test_letters_move_as_the_arrows_do() -> None:
         assert high < app.timeline.state.view.last
         await pilot.press("L")
         assert app.timeline.state.view.high > high
-        await pilot.press("ctrl+left", "g")
-        assert app.timeline.state.cursor == 0
+        await moves(pilot, "ctrl+left", "g", to=0)
 
 
 async def test_help_lists_every_key_of_each_pane() -> None:
