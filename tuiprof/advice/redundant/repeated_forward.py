@@ -12,7 +12,14 @@ import numpy.typing as npt
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import ACCUMULATE, Calls, index_of_outer
 from tuiprof.analyses.shared.frames import spot
-from tuiprof.analyses.shared.model_calls import SAME, SAME_LARGEST, ModelCalls, model_calls, part_calls
+from tuiprof.analyses.shared.model_calls import (
+    SAME,
+    SAME_LARGEST,
+    TRAINED,
+    ModelCalls,
+    model_calls,
+    part_calls,
+)
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 from tuiprof.whatif import Edit
@@ -75,6 +82,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         known = known | chosen
         layers = layers[~chosen[layers]]
     yield from _modules_again(evidence, models, known)
+    trained = _on_trained_inputs(calls, models, layers)
+    if trained:
+        yield _after_training(evidence, models, trained)
+        layers = layers[~np.isin(models.of_call[layers], list(trained))]
     again, other = _same_models(calls, models, layers), False
     if again:
         count, chosen = len(again), np.isin(models.of_call, list(again)) & ~calls.backward
@@ -106,6 +117,59 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "steps"
         )
         yield Finding(what, where, instead, "medium", because, whole, event=event)
+
+
+def _on_trained_inputs(calls: Calls, models: ModelCalls, layers: Ints) -> dict[int, int]:
+    """Return which calls of models without gradients have the inputs of their last call with gradients, and that call.
+
+    A backward pass goes through that one; -1 = it was before the capture, as the step ends with the update. A model
+    that runs several times after a call with gradients searches for something, as a line search does, and needs them.
+    """
+    layers_of, learned = models.split(layers), models.split(np.flatnonzero(calls.differentiated))
+    last: dict[str, int] = {}
+    found: dict[int, int] = {}
+    early: dict[tuple[str, bytes], list[int]] = {}
+    for index in np.argsort(calls.trace.starts[models.rows], kind="stable").tolist():
+        name = models.names[index]
+        if not name[2]:
+            last[name[1]] = index
+        elif name[1] not in last:
+            early.setdefault((name[1], calls.codes[layers_of[index]].tobytes()), []).append(index)
+        elif name[3] == TRAINED and len(learned[last[name[1]]]):
+            found[index] = last[name[1]]
+    searching = {models.names[first][1] for first, count in Counter(found.values()).items() if count > 1}
+    found = {index: first for index, first in found.items() if models.names[index][1] not in searching}
+    known = {(models.names[index][1], calls.codes[layers_of[index]].tobytes()) for index in found}
+    return found | {indices[0]: -1 for kind, indices in early.items() if kind in known and len(indices) == 1}
+
+
+def _after_training(evidence: Evidence, models: ModelCalls, again: dict[int, int]) -> Finding:
+    """Return the finding about calls on the inputs of an earlier call with gradients."""
+    calls, trace = evidence.calls, evidence.trace
+    chosen = np.isin(models.of_call, list(again)) & ~calls.backward
+    updated = False
+    for second, first in again.items():
+        if first >= 0:
+            chosen[_used_alike(calls, models, second, first)] = True
+            low, high = trace.starts[models.rows[[first, second]]]
+            updated |= bool(((evidence.updates.starts > low) & (evidence.updates.starts < high)).any())
+    whole = calls.edit(chosen)
+    return Finding(
+        f"the model runs again on the inputs that it has just been trained on, without gradients, "
+        f"{evidence.how_often(len(again))}",
+        _location(evidence, models, chosen),
+        "for a metric, take outputs.detach() of the pass with gradients, which is from before the update; or run it "
+        "only every N steps"
+        if updated
+        else "take outputs.detach() of the pass with gradients",
+        "medium",
+        "the capture saw the same tensors in both calls; only the weights were updated in between"
+        if updated
+        else "the capture saw the same tensors in both calls, and no update in between",
+        whole,
+        least=Edit() if updated else None,
+        event=int(calls.rows[np.argmax(chosen)]),
+    )
 
 
 def _on_same_inputs(evidence: Evidence, models: ModelCalls, layers: Ints) -> list[int]:

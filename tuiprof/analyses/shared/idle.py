@@ -83,8 +83,8 @@ class Gaps:
     ends: Ints  # when it began to work again, ns
     work: Ints  # row of the work that ended each gap
     launch: Ints  # row of the call that launched it; -1 = not in the trace
-    #: Those of :data:`CAUSES` that may explain any of it, in their order. There may be as many gaps as kernels, so a row
-    #: for each of them takes much memory.
+    #: Those of :data:`CAUSES` that may explain any of it, in their order. There may be as many gaps as kernels, so that
+    #: a row for each of them takes much memory.
     possible: tuple[str, ...]
     causes: (
         Ints  # idle time by ``possible`` cause, ns, shape ``(len(possible), g)``; each column sums to its gap

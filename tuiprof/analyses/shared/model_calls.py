@@ -13,9 +13,10 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
 #: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
-#: whether the step has called it before, with the same weights and inputs or with the same largest input.
-MODEL_CALL: Final = r"^(\w+ #\d+)(, no gradients)?(, same inputs|, same largest input)?$"
-SAME, SAME_LARGEST = ", same inputs", ", same largest input"
+#: whether the step has called it before, with the same weights and inputs or with the same largest input, or whether
+#: its last call with gradients had the same inputs.
+MODEL_CALL: Final = r"^(\w+ #\d+)(, no gradients)?(, same inputs|, same largest input|, inputs trained on)?$"
+SAME, SAME_LARGEST, TRAINED = ", same inputs", ", same largest input", ", inputs trained on"
 #: Ranges around the calls of modules that the step before has called again on the same tensors, with the line of the
 #: call; none is inside of one on the same inputs.
 PART_CALL: Final = MODEL_CALL.removesuffix("$") + r", at (.+)$"

@@ -14,6 +14,8 @@ _PLAIN = (bool, int, float, str, type(None))
 _SEVERAL = (dict, list, tuple)
 #: End of the name of a call that computes the same as an earlier one of the step.
 SAME = ", same inputs"
+#: End of the name of a call without gradients on the inputs of the last one with gradients, as for a metric.
+TRAINED = ", inputs trained on"
 #: Range without length before a call whose input is longer by one than that of the call before, as of a text to which a
 #: word was added: with its length, and how many of them there are (``513x24``);
 #: ``tuiprof/analyses/shared/model_calls.py`` knows it.
@@ -47,6 +49,8 @@ class ModelCalls:
         #: The memory of the largest inputs of the calls of the current step by model, its mode, and input, with what
         #: the model held: all of it, and the frozen part.
         self._largest: dict[tuple[int, bool, tuple[Any, ...]], tuple[weakref.ref[Any], int, int]] = {}
+        #: Of the last call with gradients, by model: its step, what it was called with, and the memory of its tensors.
+        self._trained: dict[int, tuple[int, Any, list[weakref.ref[Any]]]] = {}
         #: Shape of the input of the last call without gradients, by model.
         self._shapes: dict[int, tuple[int, ...]] = {}
 
@@ -120,6 +124,7 @@ class ModelCalls:
             self._called.clear()
             self._states.clear()
             self._largest.clear()
+        trained = self._trained.pop(number, None) if learning else self._trained.get(number)
         if self._torch.jit.is_tracing():
             return ""  # sizes are part of the graph then
         tensor = self._torch.Tensor
@@ -138,7 +143,17 @@ class ModelCalls:
         frozen = self._state(-number, [one for one in held if not one[0].requires_grad])
         call = number, learning, model.training, whole, settings, tuple(kwargs), inputs
         before = self._called.get(call)
-        self._called[call] = [_memory(value) for value in tensors]
+        self._called[call] = memory = [_memory(value) for value in tensors]
+        given = model.training, tuple(kwargs), inputs
+        if learning:
+            self._trained[number] = step, given, memory
+        # The step may have ended with the update of the weights, between the two.
+        learned = (
+            trained is not None
+            and not (learning or self._parts)
+            and (step - trained[0] <= 1 and trained[1] == given)
+            and all(map(_is_in, tensors, trained[2]))
+        )
         # A tensor that is gone may have left its id and address to another one.
         same = before is not None and all(map(_is_in, tensors, before))
         largest = max(tensors, key=tensor.numel)
@@ -149,9 +164,13 @@ class ModelCalls:
         part = most and seen is not None and _is_in(largest, seen[0])
         if seen is not None and (seen[2] != frozen if learning else seen[1] != whole):
             part = False
-        if not held or not (same or part) or _varies(model, tensor, {id(value) for value, _ in held}):
+        if (
+            not held
+            or not (same or part or learned)
+            or _varies(model, tensor, {id(value) for value, _ in held})
+        ):
             return ""
-        return SAME if same else ", same largest input"
+        return SAME if same else TRAINED if learned else ", same largest input"
 
     def _state(self, number: int, held: list[tuple[Any, bool]]) -> int:
         """Return a number of what a model holds, which is another one after each change."""
