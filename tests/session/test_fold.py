@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from session_logs import append, head, line, new_session, step
 
 from tuiprof.session.live import fold as fold_module
-from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.fold import Fold, WriterState
 from tuiprof.session.live.listing import summary_of
 from tuiprof.session.live.replay import Replay, read_fold
 from tuiprof.session.live.series import Histogram, Overview, step_stats
 from tuiprof.session.live.step_series import MAX_NAMES, StepSeries
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import (
     Capture,
     Cost,

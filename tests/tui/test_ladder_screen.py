@@ -78,7 +78,6 @@ def measured(
     start: Start, medians: dict[str, float], *, rounds: int = 3, left: int = 0, traces: bool = True
 ) -> LadderRun:
     """Return a ladder that was measured before, with real traces if wanted; the last trials may be missing."""
-    assert start.sessions is not None
     script = start.scenarios[0] / "tiny.py"
     rungs = tuple(Rung(name, "slow", note=f"{name} sleeps.", published=("20 ms",)) for name in medians)
     meta = LadderMeta(
@@ -140,7 +139,6 @@ async def test_a_kernel_is_shown_beside_the_limits_of_its_chip(start: Start) -> 
 async def test_a_measured_ladder_opens_by_its_name_with_its_intervals_drawn(
     start: Start,
 ) -> None:
-    assert start.sessions is not None
     ladder = measured(start, {"slow": 20e6, "fast": 5e6}, traces=False)
     invocation = Invocation(sessions=start.sessions, scenarios=start.scenarios)
     for named in ("last", "tiny", ladder.path.name, str(ladder.path)):
@@ -219,7 +217,6 @@ async def test_rungs_without_a_trace_are_compared_by_their_trials_alone(start: S
 
 
 async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) -> None:
-    assert start.sessions is not None
     hold = start.scenarios[0] / "hold"  # as long as it is there, the first trial goes on
     hold.touch()
     async with running(TuiprofApp(start), size=(160, 44), notifications=True) as (app, pilot):

@@ -56,7 +56,6 @@ async def test_ladders_say_what_can_run_and_why_not(start: Start) -> None:
 
 
 async def test_variants_show_what_they_took_here_against_the_baseline(start: Start) -> None:
-    assert start.sessions is not None
     ended(start.sessions, Scenario("tiny", "slow", "fit"), 20)
     ended(start.sessions, Scenario("tiny", "fast", "fit"), 15)
     async with running(TuiprofApp(start), "2 of 3 can run", size=(160, 40)) as (app, pilot):
@@ -68,7 +67,6 @@ async def test_variants_show_what_they_took_here_against_the_baseline(start: Sta
 
 
 async def test_sessions_say_how_they_ended(start: Start) -> None:
-    assert start.sessions is not None
     done = ended(start.sessions, None, 12)
     failed = ended(start.sessions, None, 12, code=1)
     failed.session.stderr.write_text("Traceback\nValueError: [b]broken[/b] \x1b[31m\n")
@@ -96,7 +94,6 @@ async def test_syncs_a_step_come_from_the_trace_of_the_newest_run(
 ) -> None:
 
     monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache"))
-    assert start.sessions is not None
     made = ended(start.sessions, Scenario("tiny", "slow", "fit"), 20)
     sample = shipped("traces") / "metrics-naive.pt.trace.json.gz"
     shutil.copy(sample, made.session.path / "traces" / "rank0.1.pt.trace.json.gz")
@@ -198,7 +195,6 @@ def test_reading_sessions_loads_only_what_it_shares_with_the_probe() -> None:
 
 async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_path: Path) -> None:
     start = Start(sessions=tmp_path / "sessions", python=Path(sys.executable))
-    assert start.sessions is not None
     (tmp_path / "train.py").write_text("import sys\nprint('lr is', *sys.argv[1:])\n")
     made = ended(start.sessions, None, 12)
     made.session.meta.argv, made.session.meta.cwd = ["python", "train.py", "--lr", "1"], str(tmp_path)

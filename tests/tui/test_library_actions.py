@@ -37,7 +37,6 @@ async def palette(pilot: Pilot[int]) -> None:
 
 
 async def test_enter_opens_a_session_and_q_comes_back(start: Start) -> None:
-    assert start.sessions is not None
     made = ended(start.sessions, None, 12)
     async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (app, pilot):
         await until(pilot, lambda: bool(sidebar(app).current))
@@ -52,7 +51,6 @@ async def test_enter_opens_a_session_and_q_comes_back(start: Start) -> None:
 
 
 async def test_a_scenario_is_launched_from_the_form_and_watched(start: Start) -> None:
-    assert start.sessions is not None
     async with running(TuiprofApp(start), "2 of 3 can run", size=(140, 40)) as (app, pilot):
         await choose(app, "ladder:tiny")
         await until_shown(pilot, "tiny — a loop")
@@ -76,7 +74,6 @@ async def test_a_scenario_is_launched_from_the_form_and_watched(start: Start) ->
 
 
 async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
-    assert start.sessions is not None
     made = ended(start.sessions, None, 12)
     async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (app, pilot):
         await choose(app, f"session:{made.session.path}")
@@ -93,7 +90,6 @@ async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
 
 @pytest.mark.parametrize("gone", [False, True], ids=["comes back", "a part is gone for good"])
 async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start: Start, gone: bool) -> None:
-    assert start.sessions is not None
     parts = [part(start.sessions, f"node{n}", [n]) for n in range(2)]
     async with running(TuiprofApp(start), size=(140, 40), notifications=True) as (app, pilot):
         await until_shown(pilot, "Recent", "train")
@@ -112,7 +108,6 @@ async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start:
 
 
 async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
-    assert start.sessions is not None
     made = ended(start.sessions, None, 12)
     other = Synthetic(start.sessions, scenario=None, name="other")
     other.start()
@@ -136,7 +131,6 @@ async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
 
 
 async def test_two_marked_sessions_are_compared(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert start.sessions is not None
     one, two = (ended(start.sessions, None, ms) for ms in (12, 14))
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(Navigator, "compare", lambda _self, before, after: asked.append((before, after)))
@@ -155,7 +149,6 @@ async def test_two_marked_sessions_are_compared(start: Start, monkeypatch: pytes
 
 
 async def test_a_marked_session_that_was_deleted_is_not_compared(start: Start) -> None:
-    assert start.sessions is not None
     one, two = (ended(start.sessions, None, ms) for ms in (12, 14))
     async with running(TuiprofApp(start), size=(140, 60), notifications=True) as (app, pilot):
         await until_shown(pilot, "Recent", "tiny")
@@ -220,7 +213,6 @@ async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Pa
 
 
 async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) -> None:
-    assert start.sessions is not None
     ended(start.sessions, None, 12)
     async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (_, pilot):
         await palette(pilot)
@@ -231,7 +223,6 @@ async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) ->
 
 
 async def test_the_palette_opens_ladders_and_captured_traces(start: Start) -> None:
-    assert start.sessions is not None
     session = ended(start.sessions, None, 12)
     trace = session.session.path / "traces" / "captured.pt.trace.json.gz"
     trace.parent.mkdir(exist_ok=True)

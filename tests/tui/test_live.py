@@ -78,8 +78,7 @@ async def test_arrays_are_mapped_before_the_first_are_made_and_after_another_scr
 async def test_the_verdict_and_the_way_out_are_seen_at_any_size(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
-    made = recorded(tmp_path, 20)
-    async with running(live(made.session.path), size=size) as (_, pilot):
+    async with running(live(recorded(tmp_path, 20).session.path), size=size) as (_, pilot):
         text = await until_shown(pilot, "27.0 ms")
         assert "●" in text.splitlines()[0]
         assert "q leave" in text
@@ -389,8 +388,7 @@ async def test_the_zoom_key_widens_the_axis(tmp_path: Path) -> None:
 async def test_a_variant_is_compared_with_its_baseline(tmp_path: Path) -> None:
     base = recorded(tmp_path, 10, step_ms=25.8, scenario=Scenario("metrics", "off", "paper"), slow=())
     base.end()
-    made = recorded(tmp_path, 10, slow=())
-    async with running(live(made.session.path), size=(160, 40)) as (_, pilot):
+    async with running(live(recorded(tmp_path, 10, slow=()).session.path), size=(160, 40)) as (_, pilot):
         await until_shown(pilot, "vs off: 1.04", "× slower")
 
 
@@ -413,8 +411,7 @@ def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pyte
 
 
 async def test_the_axis_stands_still_until_its_end_is_reached(tmp_path: Path) -> None:
-    made = recorded(tmp_path, 10)
-    async with running(live(made.session.path), "27.0 ms") as (app, _):
+    async with running(live(recorded(tmp_path, 10).session.path), "27.0 ms") as (app, _):
         chart = app.screen.query_one(StripChart)
         assert {chart.edge(now, 60.0) for now in range(61)} == {60.0}
         moments = [60 + now / 10 for now in range(1, 600)]
@@ -440,8 +437,7 @@ def test_between_two_moves_only_the_newest_cells_change(tmp_path: Path) -> None:
 
 
 async def test_the_key_that_opened_the_alerts_closes_them(tmp_path: Path) -> None:
-    made = recorded(tmp_path, 10)
-    async with running(live(made.session.path), "27.0 ms") as (app, pilot):
+    async with running(live(recorded(tmp_path, 10).session.path), "27.0 ms") as (app, pilot):
         await pilot.press("a")
         await until_shown(pilot, "alerts and notes", "esc close")
         await pilot.press("a")

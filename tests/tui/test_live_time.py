@@ -118,8 +118,7 @@ async def test_a_finished_run_is_scrubbed_over_its_whole_length(tmp_path: Path) 
 
 
 async def test_slow_steps_are_selected_and_say_what_was_slow(tmp_path: Path) -> None:
-    made = recorded(tmp_path, 40)
-    async with running(live(made.session.path), "27.0 ms", size=(150, 44)) as (app, pilot):
+    async with running(live(recorded(tmp_path, 40).session.path), "27.0 ms", size=(150, 44)) as (app, pilot):
         await pilot.press("N")
         await until_shown(
             pilot, "step 402  ", "× the median", "most of it in backward", "t captures after slow steps"
