@@ -192,7 +192,9 @@ def recurrent(
     memory: int = 80 << 30,
 ) -> Trace:
     """Return steps of a loop that launches five kernels in each iteration; the host takes 3 µs for each launch."""
-    text = RECURRENCE.format(given=given, turn=turn, more=", x" if turn in ("add", "reduce") else "", trips=trips)
+    text = RECURRENCE.format(
+        given=given, turn=turn, more=", x" if turn in ("add", "reduce") else "", trips=trips
+    )
     proto = made_hlo.encode("jit_f", text, LINES).replace(b"'", b'"')
     host = xspace.Plane("/host:CPU", values={"jax_version": "0.11.2"})
     gpu = xspace.Plane("/device:GPU:0", values={"gpu_device_name": device, "memory_size": memory})

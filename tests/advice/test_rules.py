@@ -1617,7 +1617,9 @@ def test_the_line_of_a_mask_is_that_of_its_forward_pass() -> None:
         made.op("aten::nonzero", at + 115, at + 480)
         made.call("cudaStreamSynchronize", at + 120, at + 470, correlation=first + 2)
         made.launch(REDUCE, (at + 482, at + 485), (at + 487, at + 560), first + 3)
-    row = finding(made.trace([site(number * 600 + 61, "train.py:9 parts") for number in range(4)]), "size-from-device")
+    row = finding(
+        made.trace([site(number * 600 + 61, "train.py:9 parts") for number in range(4)]), "size-from-device"
+    )
     assert row is not None
     assert "train.py:9" in row["where"]
     assert "2 times a step" in row["what"]

@@ -68,8 +68,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     recomputed = Edit(calls, HostTime(tracks, starts, ends, np.zeros(len(nodes))), work, np.zeros(len(work)))
     until = _ends_of_backward(trace, np.flatnonzero(is_node & trace.on_host), tracks, starts, ends)
     beside = (
-        Edit(host=HostTime(tracks, ends, until, _left(ends - starts, part, until - ends)))
-        for part in _BESIDE
+        Edit(host=HostTime(tracks, ends, until, _left(ends - starts, part, until - ends))) for part in _BESIDE
     )
     user = evidence.function_of(int(forward[0]))
     yield Finding(
@@ -86,7 +85,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _ends_of_backward(trace: Trace, nodes: Ints, tracks: Ints, starts: Ints, ends: Ints) -> Ints:
-    """Return when the backward pass through what was recomputed ends: before the next stretch, or with its last node."""
+    """Return when the backward pass through what was recomputed ends: before the next stretch, or with a last node."""
     until = ends.copy()
     for track in np.unique(tracks):
         own = np.flatnonzero(tracks == track)
