@@ -30,11 +30,7 @@ def snapshot(*args: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Synthetic:
-    made = Synthetic(tmp_path / "s")
-    made.start()
-    made.run_until(20)
-    made.end()
-    return made
+    return Synthetic(tmp_path / "s").ran(20, code=0)
 
 
 def text_in(svg: str) -> str:
