@@ -14,7 +14,7 @@ from tuiprof.analyses import run
 from tuiprof.comparison.headline import ask, headline
 from tuiprof.formats import open_trace
 from tuiprof.model import Report
-from tuiprof.model.units import format_rough_share
+from tuiprof.model.units import format_ns, format_rough_share
 from tuiprof.resources import shipped
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -56,7 +56,9 @@ def test_the_line_is_the_first_advice(name: str) -> None:
     found = headline(trace)
     assert found.analysis == "advice"
     assert first["what"] in found.line
-    assert f"({format_rough_share(first['share'])})" in found.line
+    step_ns = advice.fact("step_ns")
+    assert isinstance(step_ns, float)
+    assert f" of {format_ns(step_ns)} ({format_rough_share(first['share'])})" in found.line
 
 
 def test_of_several_screens_one_has_a_trace_worked_out(

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from analyses.made import Made
+from analyses.made import Made, with_arguments
 
 from tuiprof.model import Trace
 
 
-class Shapes:
-    """What a file says of the inputs of its operators."""
-
-    def __init__(self, of: dict[int, Any]) -> None:
-        self._of = of
-
-    def text(self, ordinal: int) -> str:
-        """Return an event as it stands in the file."""
-        return json.dumps({"args": {"Input Dims": self._of.get(ordinal, [])}})
+def with_shapes(trace: Trace, dims: Sequence[Any]) -> Trace:
+    """Give the operators of a trace these shapes of their inputs, in order."""
+    of = dict(zip(trace.ints("ordinal", trace.operators()).tolist(), dims, strict=True))
+    return with_arguments(trace, lambda ordinal: {"Input Dims": of.get(ordinal, [])})
 
 
 class Steps:
@@ -74,6 +69,12 @@ class Steps:
         self.made.add("annotation", name, begin, self._at)
         return self
 
+    def each(self, count: int = 4) -> Iterator[int]:
+        """Make steps: yield the number of each, and end it where the next one begins."""
+        for number in range(count):
+            yield number
+            self.end()
+
     def end(self) -> None:
         """End a step."""
         number = sum(row["name"].startswith("ProfilerStep") for row in self.made.rows)
@@ -83,7 +84,4 @@ class Steps:
     def trace(self) -> Trace:
         """Return the trace."""
         trace = self.made.trace()
-        if self._dims:
-            operators = trace.ints("ordinal", trace.operators()).tolist()
-            trace._raw = Shapes(dict(zip(operators, self._dims, strict=True)))
-        return trace
+        return with_shapes(trace, self._dims) if self._dims else trace

@@ -15,7 +15,7 @@ SQUARED = ("sub", "pow", "sum")
 def combined(x: object, y: object, *names: str, trained: bool = False) -> Trace:
     """Return steps with a product of 1 ms, then a combination of two tensors and what follows, of 100 µs each."""
     steps = Steps()
-    for number in range(4):
+    for number in steps.each():
         steps.op("aten::linear", ((GEMM, 1000),), dims=[[64, 256], [512, 256]])
         for at, name in enumerate(names):
             dims = [x, y, []] if at == 0 else [PAIRS, []]
@@ -29,7 +29,6 @@ def combined(x: object, y: object, *names: str, trained: bool = False) -> Trace:
             for at in reversed(range(len(names))):
                 node = f"autograd::engine::evaluate_function: {names[at].title()}Backward0"
                 steps.op(node, ((ELEMENTWISE, 100),), dims=[], sequence=10 * number + at)
-        steps.end()
     return steps.trace()
 
 
@@ -57,24 +56,14 @@ def test_their_backward_pass_goes_with_them() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "names"),
     [
-        (X, Y, ("sub", "pow", "mul")),
-        (X, Y, ("sub", "exp", "sum")),
-        (X, Y, ("add", "pow", "sum")),
-        (PAIRS, Y, SQUARED),
-        (PAIRS, PAIRS, SQUARED),
-        ([128, 1, 64], [1, 4, 64], SQUARED),
-        ([128, None, 64], Y, SQUARED),
-        ([], Y, SQUARED),
-    ],
-    ids=[
-        "not summed",
-        "another function",
-        "a sum of sums",
-        "one side",
-        "no broadcast",
-        "few",
-        "damaged",
-        "a number",
+        pytest.param(X, Y, ("sub", "pow", "mul"), id="not summed"),
+        pytest.param(X, Y, ("sub", "exp", "sum"), id="another function"),
+        pytest.param(X, Y, ("add", "pow", "sum"), id="a sum of sums"),
+        pytest.param(PAIRS, Y, SQUARED, id="one side"),
+        pytest.param(PAIRS, PAIRS, SQUARED, id="no broadcast"),
+        pytest.param([128, 1, 64], [1, 4, 64], SQUARED, id="few"),
+        pytest.param([128, None, 64], Y, SQUARED, id="damaged"),
+        pytest.param([], Y, SQUARED, id="a number"),
     ],
 )
 def test_others_are_none(x: object, y: object, names: tuple[str, ...]) -> None:

@@ -16,11 +16,10 @@ Call = tuple[str, list[list[int]]]  # an operator and the shapes of its tensors
 def served(*calls: Call) -> Trace:
     """Return steps of a network on a GPU: these calls of 100 µs, then a product that has an input and a weight."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for name, dims in (*calls, ("aten::linear", [X, W, [512]])):
             kernel = GEMM if name == "aten::linear" else ELEMENTWISE
             steps.op(name, ((kernel, 100),), dims=dims)
-        steps.end()
     return steps.trace()
 
 
@@ -72,11 +71,10 @@ def test_an_input_as_large_as_the_weight_may_be_either() -> None:
 
 def test_weights_that_are_trained_change() -> None:
     steps = Steps()
-    for number in range(4):
+    for number in steps.each():
         steps.op("aten::_weight_norm", ((ELEMENTWISE, 100),), sequence=number)
         steps.op("aten::linear", ((GEMM, 100),))
         steps.op(
             "autograd::engine::evaluate_function: WeightNormBackward", ((ELEMENTWISE, 100),), sequence=number
         )
-        steps.end()
     assert finding(steps.trace(), "computed-weights") is None

@@ -145,10 +145,9 @@ def test_giving_memory_back_is_no_python(changed: dict[str, Any], is_python: boo
 )
 def test_on_a_device_kernels_that_copy_count(kernel: str, us: float, advised: bool) -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::to", ((kernel, us),), inside="aten::_to_copy")
         steps.op("aten::mm", (("sm90_xmma_gemm_bf16bf16_bf16f32", 1000),))
-        steps.end()
     row = advice(steps.trace()).get("copy-each-step")
     assert (row is not None) == advised
     if row is not None:

@@ -30,9 +30,7 @@ def steps(
 ) -> Trace:
     """Four steps that make their batches, update each parameter by itself, and read a value from the device."""
     made, correlation = Made(), 1
-    for number in range(4):
-        at = number * 10_000
-        made.step(number, at, at + 10_000)
+    for _, at in made.steps(10_000):
         for frame in frames:
             made.add("python_function", frame, at + 50, at + 9_950)
         made.op(IN_PROCESS, at + 100, at + 4_100)

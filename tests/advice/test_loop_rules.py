@@ -6,8 +6,8 @@ from collections.abc import Callable, Container
 
 import pytest
 from analyses.made import Made
-from host_ahead import Shapes, Steps
-from test_operator_rules import finding, found
+from findings import finding, found
+from host_ahead import Steps, with_shapes
 
 from tuiprof.model import Trace
 
@@ -211,9 +211,7 @@ def averaged(*shapes: list[int], body: tuple[str, ...] = ("mul", "mul", "add")) 
                 made.op(f"aten::{name}", at, at + us)
                 dims.append([shapes[number % len(shapes)], []])
                 at += us + 5
-    trace = made.trace()
-    trace._raw = Shapes(dict(zip(trace.ints("ordinal", trace.operators()).tolist(), dims, strict=True)))
-    return trace
+    return with_shapes(made.trace(), dims)
 
 
 def test_a_loop_over_parameters_is_one_call_on_all_of_them() -> None:
@@ -234,13 +232,12 @@ def test_a_loop_over_samples_is_one_call_on_a_batch(averages: Trace) -> None:
 def collected(*rows: int, steps: int = 4, sort: str = "aten::argsort") -> Trace:
     """Return steps with a product, and a metric over so many rows; the last size is of all later steps."""
     made = Steps()
-    for step in range(steps):
+    for step in made.each(steps):
         length = rows[min(step, len(rows) - 1)]
         made.op("aten::linear", ((GEMM, 500),), dims=[[512, 24], [384, 24]])
         made.op("aten::cat", ((CAT, 10),), dims=[])
         for name in (sort, "aten::index", "aten::cumsum", "aten::eq"):
             made.op(name, ((CAT, 100),), dims=[[length], []])
-        made.end()
     return made.trace()
 
 

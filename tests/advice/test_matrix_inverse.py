@@ -18,7 +18,7 @@ INVERSE: Calls = (("inverse", [N]),)
 def solved(*calls: tuple[str, list[list[int]]], shapes: bool = True, trained: bool = False) -> Trace:
     """Return steps with a product of 1 ms, then these calls of 100 µs each."""
     steps = Steps()
-    for number in range(4):
+    for number in steps.each():
         steps.op("aten::linear", ((GEMM, 1000),), dims=[[64, 256], [512, 256]] if shapes else None)
         for at, (name, dims) in enumerate(calls):
             work, given = ((ELEMENTWISE, 100),), dims if shapes else None
@@ -26,7 +26,6 @@ def solved(*calls: tuple[str, list[list[int]]], shapes: bool = True, trained: bo
         for at in reversed(range(len(calls) if trained else 0)):
             node = f"autograd::engine::evaluate_function: Node{at}Backward0"
             steps.op(node, ((ELEMENTWISE, 100),), dims=[] if shapes else None, sequence=10 * number + at)
-        steps.end()
     return steps.trace()
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from analyses.made import BACKWARD
+from analyses.made import BACKWARD, with_arguments
+from findings import finding, found
 from host_ahead import Steps
 
-from tuiprof.advice import advise, priorities
+from tuiprof.advice import priorities
 from tuiprof.model import Trace
 
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>"
@@ -22,20 +22,6 @@ INDEX = "void at::native::index_elementwise_kernel<128, 4, gpu_index_kernel>"
 Calls = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
 
 
-def finding(trace: Trace, rule: str) -> dict[str, Any] | None:
-    """Return the row of a rule's first finding; None = it has none."""
-    report = advise(trace)
-    assert not [note for note in report.notes if "unavailable" in note], report.notes
-    rows = report.table("findings").rows
-    return next((row for row in rows.iter_rows(named=True) if row["rule"] == rule), None)
-
-
-def found(trace: Trace, rule: str) -> dict[str, Any]:
-    row = finding(trace, rule)
-    assert row is not None, f"{rule} not found"
-    return row
-
-
 def finds(trace: Trace, rule: str) -> bool:
     """Return whether a rule has a finding, however little that saves."""
     every = priorities(trace)
@@ -44,13 +30,12 @@ def finds(trace: Trace, rule: str) -> bool:
 
 def sorted_by(*kernels: tuple[str, float], then: Calls, operator: str = "aten::argsort") -> Trace:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::mm", ((GEMM, 500),))
         steps.op(operator, kernels)
         for name, works in then:
             steps.op(name, works)
         steps.op("aten::mm", ((GEMM, 500),))
-        steps.end()
     return steps.trace()
 
 
@@ -161,7 +146,7 @@ def attending(
 ) -> Trace:
     """Steps in which queries attend to keys, 300 µs forward and 700 µs backward; a mask is converted in 50 µs."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         if before:
             steps.op(before, ((ELEMENTWISE, 1),))
         begin = steps.now
@@ -172,19 +157,16 @@ def attending(
             steps.made.op("aten::where", begin + 1.5, begin + 6)
         node = "autograd::engine::evaluate_function: ScaledDotProductAttentionBackward0"
         steps.op(node, ((kernels[1], 700.0),), sequence=1, track=BACKWARD)
-        steps.end()
     trace = steps.trace()
     names = dict(zip(trace.ints("ordinal").tolist(), map(trace.name, range(len(trace))), strict=True))
 
-    class Texts:
-        def text(self, ordinal: int) -> str:
-            name = names[ordinal]
-            known = {CONVERTS: grids.get("mask", 0), kernels[0]: grids.get("forward", 0)}
-            grid = [known.get(name, grids.get("backward", 0)), 16, 16]
-            return json.dumps({"args": {"grid": grid, **({"Input Dims": shapes} if name == ATTENDS else {})}})
+    def arguments(ordinal: int) -> dict[str, Any]:
+        name = names[ordinal]
+        known = {CONVERTS: grids.get("mask", 0), kernels[0]: grids.get("forward", 0)}
+        grid = [known.get(name, grids.get("backward", 0)), 16, 16]
+        return {"grid": grid, **({"Input Dims": shapes} if name == ATTENDS else {})}
 
-    trace._raw = Texts()
-    return trace
+    return with_arguments(trace, arguments)
 
 
 @pytest.mark.parametrize(
@@ -236,19 +218,14 @@ def test_masks_of_some_layers_are_shared() -> None:
     """An encoder masks the padding of each sample, and a decoder what comes later."""
     shapes = [[8, 16, 1024, 64]] * 3
     steps = Steps()
-    for _ in range(3):
+    for _ in steps.each(3):
         for _ in range(2):
             steps.op(ATTENDS, ((CUDNN[0], 300),), inside="aten::_scaled_dot_product_cudnn_attention")
-        steps.end()
     trace = steps.trace()
     attends = {row["ordinal"]: i for i, row in enumerate(r for r in steps.made.rows if r["name"] == ATTENDS)}
 
-    class Texts:
-        def text(self, ordinal: int) -> str:
-            mask = [1024, 1024] if attends.get(ordinal, 0) % 2 else [8, 1, 1024, 1024]
-            return json.dumps({"args": {"Input Dims": [*shapes, mask]}})
-
-    trace._raw = Texts()
+    masks = [8, 1, 1024, 1024], [1024, 1024]
+    with_arguments(trace, lambda at: {"Input Dims": [*shapes, masks[attends.get(at, 0) % 2]]})
     row = found(trace, "causal-mask")
     assert "every step" in row["what"]
     assert row["wins_ns"] == pytest.approx(0.5 * 300_000, rel=0.02)
@@ -261,11 +238,10 @@ SORTED = "void indexing_backward_kernel<float, 4>"
 def deterministic(*calls: tuple[str, str, str]) -> Trace:
     """Steps of 500 µs and calls of 100 µs each, given by their operator, one inside of it and its kernel."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::mm", ((GEMM, 500),))
         for operator, inside, kernel in calls:
             steps.op(operator, ((kernel, 100),), inside=inside)
-        steps.end()
     return steps.trace()
 
 
@@ -292,14 +268,13 @@ def test_additions_by_index_that_sort(operator: str) -> None:
 
 def test_an_addition_by_index_is_one_however_often_it_sorts() -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::mm", ((GEMM, 500),))
         steps.op("aten::empty", ((FILL, 100),), inside="aten::fill_")
         begin = steps.now
         steps.op("aten::index_add", ((SORTED, 100), (SORTED, 100)), inside="aten::index_add_")
         for put in (begin + 2, begin + 12):
             steps.made.op("aten::index_put_", put, put + 5)
-        steps.end()
     row = found(steps.trace(), "deterministic-algorithms")
     assert "additions by index sort, every step" in row["what"]
     assert row["wins_high_ns"] > 200_000
@@ -307,11 +282,10 @@ def test_an_addition_by_index_is_one_however_often_it_sorts() -> None:
 
 def test_only_additions_are_deterministic() -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for _ in range(20):
             steps.made.op("aten::index_put_", steps.now + 2, steps.now + 90)
             steps.op("aten::index_add_", ((SORTED, 2),) * 10)
-        steps.end()
     row = found(steps.trace(), "deterministic-algorithms")
     assert "fill" not in row["what"] + row["instead"]
     assert row["share"] > 0.7  # of steps that the host limits
@@ -339,12 +313,11 @@ UPSAMPLES = "void at::native::(anonymous namespace)::upsample_bilinear2d_{}out_f
 def upsampled(backward_us: float, kernel: str = "backward_") -> Trace:
     """Steps with an interpolation, 100 µs forward, and a convolution."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::conv2d", ((GEMM, 1000.0),))
         steps.op("aten::upsample_bilinear2d", ((UPSAMPLES.format("nhwc_"), 100.0),), sequence=1)
         node = "autograd::engine::evaluate_function: UpsampleBilinear2DBackward0"
         steps.op(node, ((UPSAMPLES.format(kernel), backward_us),), sequence=1, track=BACKWARD)
-        steps.end()
     return steps.trace()
 
 

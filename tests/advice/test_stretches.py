@@ -6,22 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from analyses.made import Made
+from findings import finding
 
-from tuiprof.advice import advise, stretches
+from tuiprof.advice import stretches
 from tuiprof.model import Trace
 from tuiprof.model.steps import Uncaptured
 
 KERNEL = "void at::native::vectorized_elementwise_kernel<4, Kernel{}>"
-
-
-def finding(trace: Trace, rule: str) -> dict[str, Any] | None:
-    report = advise(trace)
-    assert not [note for note in report.notes if "unavailable" in note], report.notes
-    rows = report.table("findings").rows.filter(pl.col("rule") == rule)
-    return rows.row(0, named=True) if len(rows) else None
 
 
 def interrupted(*, places: int = 8, inside: str = "aten::op{}", stops_us: float = 3_000.0) -> Trace:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from analyses.made import BACKWARD, Made
+from analyses.made import BACKWARD, Made, with_arguments
 from host_ahead import Steps
 
 from tuiprof.advice import advise, losses_of, priorities
@@ -51,7 +50,7 @@ def found(trace: Trace, rule: str) -> dict[str, Any]:
 def classified(last: str = "aten::log") -> Trace:
     """Steps that end in a softmax, a sum and another operator."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::linear", ((GEMM, 900),), sequence=1)
         steps.op("aten::softmax", ((SOFTMAX, 400),), sequence=2)
         steps.op("aten::add", ((ELEMENTWISE, 300),), sequence=3)
@@ -60,7 +59,6 @@ def classified(last: str = "aten::log") -> Trace:
         steps.op(
             f"{AUTOGRAD}: SoftmaxBackward0", ((ELEMENTWISE, 350), (SOFTMAX, 500)), sequence=2, track=BACKWARD
         )
-        steps.end()
     return steps.trace()
 
 
@@ -75,7 +73,7 @@ def test_the_logarithm_of_a_softmax_is_one_pass() -> None:
 def cleared(fills: bool, passes: int = 1) -> Trace:
     """Steps whose gradients are added to those that zero_grad has left, in one or several backward passes."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for first in range(0, 6 * passes, 6):
             for number in range(first, first + 6):
                 steps.op("aten::linear", ((GEMM, 100),), sequence=number)
@@ -85,7 +83,6 @@ def cleared(fills: bool, passes: int = 1) -> Trace:
         steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 100),)))
         fill = (("aten::_foreach_zero_", ((ELEMENTWISE, 90),)),) if fills else ()
         steps.within("Optimizer.zero_grad#AdamW.zero_grad", *fill)
-        steps.end()
     return steps.trace()
 
 
@@ -103,7 +100,7 @@ def test_of_several_backward_passes_the_later_ones_have_to_add() -> None:
 def trained(added: tuple[bool, ...], graphs: bool = False) -> Trace:
     """Steps with six layers, of which the gradients of some are added to those of the step before."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for number in range(6):
             steps.op("aten::linear", ((GEMM, 100),), sequence=number)
         for number in reversed(range(6)):
@@ -114,7 +111,6 @@ def trained(added: tuple[bool, ...], graphs: bool = False) -> Trace:
             work = ((ELEMENTWISE, 20),) if add else ()
             steps.op(ACCUMULATE, work, inside="aten::add_" if add else "aten::detach", track=BACKWARD)
         steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 100),)))
-        steps.end()
     if graphs:
         steps.made.call("cudaGraphLaunch", 5, 6)
     return steps.trace()
@@ -147,7 +143,7 @@ def test_gradients_of_biases_and_norms_are_not_needed_either(
     node: str, kernels: tuple[tuple[str, float], ...], saved_us: float
 ) -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for number in range(2):
             steps.op("aten::linear", ((GEMM, 100),), sequence=number)
         steps.op(f"{AUTOGRAD}: {node}", kernels, sequence=1, track=BACKWARD)
@@ -155,7 +151,6 @@ def test_gradients_of_biases_and_norms_are_not_needed_either(
         steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 100),), sequence=0, track=BACKWARD)
         steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
         steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 100),)))
-        steps.end()
     row = found(steps.trace(), "unneeded-gradients")
     assert row["wins_ns"] == pytest.approx((saved_us + 20) * 1000, rel=0.02)
 
@@ -198,7 +193,7 @@ def attacked(clears: bool = True, adds: bool = False, updates: int = 1) -> Trace
         if of_input:
             steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
 
-    for _ in range(4):
+    for _ in steps.each():
         there_and_back(0, adds=True, of_input=True)
         there_and_back(4, adds=True, of_input=True)
         if clears:
@@ -206,7 +201,6 @@ def attacked(clears: bool = True, adds: bool = False, updates: int = 1) -> Trace
         there_and_back(8, adds=adds, of_input=False)
         for _ in range(updates):
             steps.within("Optimizer.step#SGD.step", ("aten::_fused_sgd_", ((ELEMENTWISE, 100),)))
-        steps.end()
     return steps.trace()
 
 
@@ -229,7 +223,7 @@ def test_gradients_of_a_first_pass_that_may_be_needed(trace: Trace) -> None:
 def test_gradients_that_are_added_in_a_closure_are_used_by_the_update_after_it() -> None:
     """Lightning accumulates gradients: the second pass, which has one more layer, is in the optimizer's closure."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for layers in (4, 5):
             begin = steps.now
             if layers == 4:
@@ -244,7 +238,6 @@ def test_gradients_that_are_added_in_a_closure_are_used_by_the_update_after_it()
                 steps.op(ACCUMULATE, ((ELEMENTWISE, 20),) * added, inside=inside, track=BACKWARD)
         steps.op("aten::_fused_sgd_", ((ELEMENTWISE, 100),))
         steps.made.add("annotation", "Optimizer.step#SGD.step", begin, steps.now)
-        steps.end()
     assert finding(steps.trace(), "unneeded-gradients") is None
 
 
@@ -340,14 +333,13 @@ def repeated(cast: bool, layers: int = 6) -> Trace:
     """Steps with a second forward pass that no backward pass follows from, with weights cast anew or not."""
     steps = Steps()
     copy = ("void at::native::vectorized_elementwise_kernel<4, bfloat16_copy>", 10.0)
-    for _ in range(4):
+    for _ in steps.each():
         for number in range(6):
             steps.op("aten::linear", (copy, (GEMM, 100)), sequence=number)
         for _ in range(layers):
             steps.op("aten::linear", (copy, (GEMM, 100)) if cast else ((GEMM, 100),))
         for number in reversed(range(6)):
             steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
-        steps.end()
     return steps.trace()
 
 
@@ -367,10 +359,9 @@ def test_a_second_forward_pass_may_be_another_models(trace: Trace) -> None:
 def numbered(*calls: str, layers: int = 6) -> Trace:
     """Steps with calls of models that the probe numbers, on device work that tells nothing of their weights."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for name in calls:
             steps.within(name, *(("aten::linear", ((GEMM, 100),)) for _ in range(layers)))
-        steps.end()
     return steps.trace()
 
 
@@ -383,13 +374,12 @@ def test_a_numbered_model_runs_twice() -> None:
 def guided(*calls: str, between: int = 1, times: int = 3, us: float = 4.0) -> Trace:
     """Steps of a sampler that calls models, and then computes its next image."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for _ in range(times):
             for name in calls:
                 steps.within(name, *(("aten::linear", ((GEMM, us),)) for _ in range(30)))
             for _ in range(between):
                 steps.op("aten::add", ((ELEMENTWISE, 2.0),))
-        steps.end()
     return steps.trace()
 
 
@@ -441,13 +431,12 @@ def test_what_is_computed_alike_from_both_passes_is_computed_once(
     learned: tuple[str, ...], saved_us: float
 ) -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for name, uses in (("GPT #1, no gradients", ("exp", "mul")), ("GPT #1", learned)):
             steps.within(name, *(("aten::linear", ((GEMM, 100),)) for _ in range(6)))
             for op in uses:
                 steps.op(f"aten::{op}", ((ELEMENTWISE, 50),))
         steps.within("Optimizer.step#SGD.step", ("aten::_fused_sgd_", ((ELEMENTWISE, 100),)))
-        steps.end()
     assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(saved_us * 1000, rel=0.02)
 
 
@@ -472,7 +461,7 @@ def test_only_what_the_same_step_computes_from_both_passes_is_computed_once(
     models = {"other model": "Reward #2, no gradients", "another model": "Value #3, no gradients"}
     layers = [("aten::linear", ((GEMM, 100),))] * 6
     passes = [("GPT #1, no gradients", without_gradients), ("GPT #1", learned)]
-    for _ in range(4):
+    for _ in steps.each():
         for name, uses in [("", before), *(passes[::-1] if before else passes)]:
             if name:
                 steps.within(name, *layers)
@@ -485,7 +474,6 @@ def test_only_what_the_same_step_computes_from_both_passes_is_computed_once(
                     steps.op(f"{AUTOGRAD}: MulBackward0", ((ELEMENTWISE, 50),))
                 else:
                     steps.op(f"aten::{use}", ((ELEMENTWISE, 50),))
-        steps.end()
     assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(saved_us * 1000, rel=0.02)
 
 
@@ -497,12 +485,11 @@ def test_weights_may_be_changed_between_calls_on_the_same_inputs(
     between: tuple[str, ...], advised: bool
 ) -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for name in ("GPT #1, no gradients", "GPT #1, no gradients, same inputs"):
             steps.within(name, *(("aten::linear", ((GEMM, 100),)) for _ in range(6)))
             for op in between:
                 steps.op(op, ((GEMM, 1),))
-        steps.end()
     assert (finding(steps.trace(), "repeated-forward") is not None) == advised
 
 
@@ -580,20 +567,18 @@ def test_a_model_is_called_again_on_the_same_inputs() -> None:
 @pytest.mark.parametrize(("first", "layers"), [("GPT #1", 5), ("GPT #2", 6)])
 def test_a_model_that_computes_something_else_on_the_same_inputs(first: str, layers: int) -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for name, count in ((first, 6), ("GPT #1, same inputs", layers)):
             steps.within(name, *(("aten::linear", ((GEMM, 100),)) for _ in range(count)))
-        steps.end()
     assert finding(steps.trace(), "repeated-forward") is None
 
 
 def test_a_model_that_draws_random_numbers_is_not_the_same_again() -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for name in ("GPT #1", "GPT #1, same inputs"):
             layers = (("aten::linear", ((GEMM, 100),)) for _ in range(6))
             steps.within(name, ("aten::randn_like", ((GEMM, 10),)), *layers)
-        steps.end()
     assert finding(steps.trace(), "repeated-forward") is None
 
 
@@ -622,14 +607,13 @@ def test_numbered_models_that_do_not_run_twice(calls: tuple[str, ...]) -> None:
 )
 def test_a_frozen_part_of_a_model_sees_the_same_image_again(second: str, frozen: int, advised: bool) -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for call, name in enumerate(("SAM #1", second)):
             first = 10 * call + 1
             steps.within(name, *[("aten::linear", ((GEMM, 100),))] * (frozen + 3), first=first)
         for call in (1, 0):
             for number in reversed(range(10 * call + 1 + frozen, 10 * call + 4 + frozen)):
                 steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
-        steps.end()
     row = finding(steps.trace(), "repeated-forward")
     assert (row is not None) == advised
     if row is not None:
@@ -652,7 +636,7 @@ def test_a_module_is_called_again_on_the_same_inputs(
     again: str, between: tuple[str, ...], advised: bool
 ) -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for turn in range(3):
             inside = between[1:] if between[:1] == ("inside",) else ()
             for op in () if inside else between:
@@ -671,7 +655,6 @@ def test_a_module_is_called_again_on_the_same_inputs(
             )
             for sum_ in (11, 21):  # of the gradients of the weights, and of the larger inputs
                 steps.made.op("aten::add_", begin + sum_, begin + sum_ + 7, track=BACKWARD)
-        steps.end()
     row = finding(steps.trace(), "repeated-forward")
     assert (row is not None) == advised
     if row is not None:
@@ -683,23 +666,21 @@ def test_a_module_is_called_again_on_the_same_inputs(
 
 def test_what_a_module_itself_runs_does_not_lie_between_its_calls() -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for again in ("", ", same inputs"):
             name = f"Sequential #3, no gradients{again}, at /w/train.py:12 look"
             steps.within(name, *[("aten::linear", ((GEMM, 10),))] * 30)
-        steps.end()
     row = found(steps.trace(), "repeated-forward")
     assert row["wins_ns"] == pytest.approx(30 * 10_000, rel=0.03)
 
 
 def test_modules_that_a_function_calls_again_are_one_finding() -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for again in ("", ", same inputs"):
             for number, line in ((1, 9), (2, 12)):
                 name = f"Linear #{number}, no gradients{again}, at /w/train.py:{line} Decoder.look"
                 steps.within(name, ("aten::linear", ((GEMM, 100),)))
-        steps.end()
     row = found(steps.trace(), "repeated-forward")
     assert row["wins_ns"] == pytest.approx(2 * 100_000, rel=0.03)
     assert row["where"] == "Decoder.look, /w/train.py:9, 12"
@@ -709,19 +690,18 @@ def test_modules_that_a_function_calls_again_are_one_finding() -> None:
 
 def test_a_module_in_a_model_that_is_called_again_is_no_other_finding() -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for again in ("", ", same inputs"):
             begin = steps.now
             steps.within(f"GPT #1{again}", *[("aten::linear", ((GEMM, 100),))] * 6)
             name = f"Linear #1{again}, at /w/train.py:12 look"
             steps.made.add("annotation", name, begin + 0.5, begin + 11)
-        steps.end()
     assert found(steps.trace(), "repeated-forward")["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
 
 
 def test_the_first_call_of_a_module_may_hold_calls_of_its_parts() -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for index, again in enumerate(("", ", same inputs", ", same inputs")):
             begin, layers = steps.now, [("aten::linear", ((GEMM, 100),))] * 6
             steps.op("aten::view", ())
@@ -734,7 +714,6 @@ def test_the_first_call_of_a_module_may_hold_calls_of_its_parts() -> None:
             steps.op("aten::mul", ((ELEMENTWISE, 5),), sequence=9 + 10 * index)
         for number in (29, *range(26, 20, -1), 19, *range(16, 10, -1), 9, *range(6, 0, -1)):
             steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 150),), sequence=number, track=BACKWARD)
-        steps.end()
     row = found(steps.trace(), "repeated-forward")
     # Two of three calls, forward and backward, less a sum of gradients for each.
     assert row["wins_ns"] == pytest.approx(2 * 6 * (100 + 150) * 1000, rel=0.03)
@@ -753,12 +732,11 @@ def test_a_model_that_is_called_again_is_at_the_line_of_its_mark_as_a_module(
     part: str, layers: int, where: str
 ) -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for again, line in (("", 12), (", same inputs", 20)):
             begin = steps.now
             steps.within(f"GPT #1{again}", *[("aten::linear", ((GEMM, 100),))] * 6)
             steps.made.add("annotation", part.format(again, line), begin + 0.5, begin + 10 * layers + 1)
-        steps.end()
     assert found(steps.trace(), "repeated-forward")["where"] == where
 
 
@@ -768,7 +746,7 @@ def adversarial(learns: str, after: tuple[str, ...] = (), part: str = "") -> Tra
     The second generation learns; ``part`` names the line of the calls, if they are of a module.
     """
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         layers = [("aten::linear", ((GEMM, 100),))] * 6
         steps.within(f"Generator #1{part}", *layers, first=1)
         steps.within("Critic #2", *layers * 5, first=101)
@@ -784,7 +762,6 @@ def adversarial(learns: str, after: tuple[str, ...] = (), part: str = "") -> Tra
         for number in reversed(range(21, 27)):
             steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
             steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
-        steps.end()
     return steps.trace()
 
 
@@ -940,7 +917,7 @@ def looped(
 ) -> Trace:
     """Steps with a loop of some operators and their backward passes, and with a layer that may be trained."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::linear", ((GEMM, 900),), sequence=1)
         for number in range(2, times + 2):
             for index, (name, works) in enumerate(body):
@@ -956,7 +933,6 @@ def looped(
         if trains:
             steps.op(f"{AUTOGRAD}: AddmmBackward0", ((GEMM, 900),), sequence=1, track=BACKWARD)
             steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
-        steps.end()
     return steps.trace()
 
 
@@ -974,11 +950,10 @@ def test_products_without_weights_may_be_part_of_a_loop() -> None:
 
 def test_kernels_of_a_loop_may_grow() -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::linear", ((GEMM, 900),))
         for number in range(24):
             steps.op("aten::cat", ((ELEMENTWISE, 2.0 + number),))
-        steps.end()
     assert "cat 24 times" in found(steps.trace(), "kernel-loop")["what"]
 
 
@@ -1006,7 +981,7 @@ def judged(same_model: bool) -> Trace:
     steps = Steps()
     both = (("sm90_xmma_dgrad_bf16", 100), ("sm90_xmma_wgrad_bf16", 150))
     convolutions = [("aten::conv2d", ((GEMM, 100.0),))] * 4
-    for _ in range(4):
+    for _ in steps.each():
         steps.within("Judge #1", *convolutions, first=1)
         steps.op("aten::linear", ((GEMM, 100),), sequence=5)
         steps.within("Judge #1" if same_model else "Judge #2", *convolutions, first=6)
@@ -1017,7 +992,6 @@ def judged(same_model: bool) -> Trace:
             elif number < 5:
                 steps.op(ACCUMULATE, ((ELEMENTWISE, 20),), inside="aten::add_", track=BACKWARD)
         steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 100),)))
-        steps.end()
     return steps.trace()
 
 
@@ -1041,7 +1015,7 @@ def of_inputs(
     """
     steps = Steps()
     both = (("sm90_xmma_dgrad_bf16", us), ("sm90_xmma_wgrad_bf16", 150))
-    for _ in range(4):
+    for _ in steps.each():
         for number in (1, 2):
             steps.op("aten::conv2d", ((GEMM, 100),), sequence=number)
         if zeroed:
@@ -1058,7 +1032,6 @@ def of_inputs(
             steps.op(node, ((ELEMENTWISE, 30),) if "ToCopy" in node else (), track=BACKWARD)
         if updates:
             steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 100),)))
-        steps.end()
     return steps.trace()
 
 
@@ -1075,20 +1048,12 @@ def test_a_gradient_of_the_input_is_not_needed(zeroed: bool) -> None:
 @pytest.mark.parametrize(
     "trace",
     [
-        of_inputs(),
-        of_inputs(f"{AUTOGRAD}: EmbeddingBackward0", ACCUMULATE),
-        of_inputs(CAST, ACCUMULATE, weights=0),
-        of_inputs(CAST, ACCUMULATE, updates=False),
-        of_inputs(CAST, ACCUMULATE, penalty=True),
-        of_inputs(CAST, ACCUMULATE, us=1),
-    ],
-    ids=[
-        "of nothing",
-        "of a table",
-        "of a frozen model",
-        "of an attack",
-        "of a penalty",
-        "of next to nothing",
+        pytest.param(of_inputs(), id="of nothing"),
+        pytest.param(of_inputs(f"{AUTOGRAD}: EmbeddingBackward0", ACCUMULATE), id="of a table"),
+        pytest.param(of_inputs(CAST, ACCUMULATE, weights=0), id="of a frozen model"),
+        pytest.param(of_inputs(CAST, ACCUMULATE, updates=False), id="of an attack"),
+        pytest.param(of_inputs(CAST, ACCUMULATE, penalty=True), id="of a penalty"),
+        pytest.param(of_inputs(CAST, ACCUMULATE, us=1), id="of next to nothing"),
     ],
 )
 def test_a_gradient_of_the_input_may_be_needed(trace: Trace) -> None:
@@ -1116,7 +1081,7 @@ def heads(
     calls that many operators in its step, and to clear the gradients.
     """
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         name, us = before
         steps.op(name, ((ELEMENTWISE if "relu" in name else SOFTMAX, us),), sequence=0)
         for number in range(1, times + 1):
@@ -1139,7 +1104,6 @@ def heads(
             steps.within(
                 "Optimizer.zero_grad#SGD.zero_grad", *[("aten::zero_", ((ELEMENTWISE, 1),))] * updates
             )
-        steps.end()
     return steps.trace()
 
 
@@ -1212,7 +1176,7 @@ def loops_of(
     parts. At the end, that many results are joined.
     """
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::linear", ((GEMM, 900),), sequence=0)
         number = 1
         for index, (part, count) in enumerate(parts):
@@ -1234,7 +1198,6 @@ def loops_of(
                 steps.made.op("aten::select", at, at + 0.1, track=BACKWARD)
         for node in reversed(range(1, number)) if differentiated else ():
             steps.op(f"{AUTOGRAD}: MulBackward0", ((ELEMENTWISE, 4),), sequence=node, track=BACKWARD)
-        steps.end()
     rows = advise(steps.trace()).table("findings").rows.to_dicts()
     return [(row["what"].partition(", one")[0], row["where"]) for row in rows if row["rule"] == "kernel-loop"]
 
@@ -1281,7 +1244,7 @@ def test_loops_whose_results_one_call_joins_are_one_finding() -> None:
 
 def test_loops_of_two_places_save_the_time_of_an_optimizer_for_the_weights_of_both() -> None:
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for loop, activation in enumerate(("aten::relu", "aten::tanh")):
             steps.op("aten::layer_norm", ((SOFTMAX, 1),), sequence=100 * loop)
             for number in range(1, 7):
@@ -1299,7 +1262,6 @@ def test_loops_of_two_places_save_the_time_of_an_optimizer_for_the_weights_of_bo
                 )
                 steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
         steps.within("Optimizer.step#SGD.step", *[("aten::add_", ((ELEMENTWISE, 1),))] * 200)
-        steps.end()
     found_ = [item for item in priorities(steps.trace()).findings if item.rule == "kernel-loop"]
     # Of the optimizer, ten of twelve weights disappear.
     assert len(found_) == 2
@@ -1324,7 +1286,7 @@ def test_between_equal_operators_of_layers_lie_products_with_gradients(
 ) -> None:
     """An update before the first layer is none of its operators."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.within("Optimizer.step#SGD.step", ("aten::_foreach_add_", ((ELEMENTWISE, 10),)))
         for number in range(3):
             for name, kernel in (
@@ -1336,7 +1298,6 @@ def test_between_equal_operators_of_layers_lie_products_with_gradients(
             steps.op("aten::linear", (layer,), sequence=number)
         for number in (2, 1, 0):
             steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
-        steps.end()
     assert (finding(steps.trace(), "repeated-in-layers") is not None) == advised
 
 
@@ -1348,7 +1309,7 @@ def grouped(
     It calls others ``once``, and the script calls some ``outside`` of it.
     """
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for number in range(parameters):
             steps.op("aten::linear", ((GEMM, 1),), sequence=number)
         for number in reversed(range(parameters)):
@@ -1363,7 +1324,6 @@ def grouped(
         each[6::7] = [[(name, ((kernel, 41),)) for name, ((kernel, _),) in one] for one in each[6::7]]
         first = [(name, ((ELEMENTWISE, 1),)) for name in once]
         steps.within("Optimizer.step#AdamW.step", *first, *(call for one in each for call in one))
-        steps.end()
     return steps.trace()
 
 
@@ -1428,7 +1388,7 @@ def writing(
     All other copies are of whole texts.
     """
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         for name, kernels in (("aten::linear", ((GEMM, 400),)), *first):
             steps.op(name, kernels)
         for before, length in zip((0, *lengths), lengths, strict=False):
@@ -1440,7 +1400,6 @@ def writing(
             if copied:
                 steps.op("aten::to", (("Memcpy HtoD (Pinned -> Device)", 5),))
                 steps.made.rows[-1].update(category="memcpy", bytes=64 * copied)
-        steps.end()
     for row in steps.made.rows:
         if row["name"].startswith("Memcpy") and row["bytes"] is None:
             row.update(category="memcpy", bytes=64 * 8 * 512)
@@ -1494,13 +1453,11 @@ def test_without_the_probe_the_shapes_of_operators_show_how_a_text_grows(shape: 
     picks = np.flatnonzero(trace.named("aten::embedding"))
     lengths = dict(zip(trace.ints("ordinal")[picks].tolist(), [*LENGTHS] * 4, strict=True))
 
-    class Texts:
-        def text(self, ordinal: int) -> str:
-            rows = [64, lengths[ordinal]] if advised and ordinal in lengths else shape
-            return json.dumps({"args": {"Input Dims": [[50_257, 768], rows, [], [], []]}})
+    def arguments(ordinal: int) -> dict[str, Any]:
+        rows = [64, lengths[ordinal]] if advised and ordinal in lengths else shape
+        return {"Input Dims": [[50_257, 768], rows, [], [], []]}
 
-    trace._raw = Texts()
-    row = finding(trace, "key-value-cache")
+    row = finding(with_arguments(trace, arguments), "key-value-cache")
     assert (row is not None) == advised
     if row is not None:
         marked = found(writing(LENGTHS), "key-value-cache")
@@ -1513,16 +1470,12 @@ def test_of_words_and_positions_each_have_a_table() -> None:
     of_words = dict(zip(picks[::2], [*LENGTHS] * 4, strict=True))
     of_positions = dict(zip(picks[1::2], [*LENGTHS] * 4, strict=True))
 
-    class Texts:
-        def text(self, ordinal: int) -> str:
-            words = ordinal in of_words
-            dims = [50_257, 768], [64, of_words[ordinal]] if words else [1, of_positions.get(ordinal, 0)]
-            if not words:
-                dims[0][0] = 1024
-            return json.dumps({"args": {"Input Dims": [*dims, [], [], []]}})
+    def arguments(ordinal: int) -> dict[str, Any]:
+        if ordinal in of_words:
+            return {"Input Dims": [[50_257, 768], [64, of_words[ordinal]], [], [], []]}
+        return {"Input Dims": [[1024, 768], [1, of_positions.get(ordinal, 0)], [], [], []]}
 
-    trace._raw = Texts()
-    assert finding(trace, "key-value-cache") is not None
+    assert finding(with_arguments(trace, arguments), "key-value-cache") is not None
 
 
 def test_the_mark_of_a_longer_input_is_of_the_next_call_of_its_thread() -> None:
@@ -1589,7 +1542,7 @@ def padded(
 ) -> Trace:
     """Steps of two layers with attention, whose batches were looked at before the capture."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::_foreach_mul_", ((ELEMENTWISE, 300),))  # weights that are averaged
         steps.op("aten::embedding", ((ELEMENTWISE, 40),), sequence=1)
         steps.op("aten::linear", ((COPY, 100), (GEMM, 400)), sequence=2)
@@ -1606,7 +1559,6 @@ def padded(
         steps.op(f"{AUTOGRAD}: EmbeddingBackward0", ((ELEMENTWISE, 60), (ELEMENTWISE, 2)), sequence=1)
         steps.op("aten::linalg_vector_norm", ((REDUCE, 150),))
         steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 400),)))
-        steps.end()
     trace = steps.trace()
     length = float(trace.lengths(trace.device_work).sum()) / 4
     trace.uncaptured = Uncaptured(40, length, length, length, padding=seen)
@@ -1678,11 +1630,7 @@ def test_what_a_model_makes_of_a_batch_is_not_padded(count: int, advised: bool) 
 def test_batches_may_be_shortened_before_the_model_sees_them(width: Any, advised: bool) -> None:
     trace = padded()
 
-    class Texts:
-        def text(self, ordinal: int) -> str:
-            return json.dumps({"args": {"Input Dims": [[400, 8], [16, width], [], [], []]}})
-
-    trace._raw = Texts()
+    with_arguments(trace, lambda _: {"Input Dims": [[400, 8], [16, width], [], [], []]})
     assert (finding(trace, "padded-batches") is not None) == advised
 
 
@@ -1690,11 +1638,10 @@ def test_cuda_graphs_have_one_length() -> None:
     trace = padded()
     assert finding(trace, "padded-batches") is not None
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::linear", ((GEMM, 400),), sequence=1)
         steps.made.call("cudaGraphLaunch", steps.now - 9, steps.now - 8)
         steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 500),), sequence=1, track=BACKWARD)
-        steps.end()
     graphs = steps.trace()
     graphs.uncaptured = trace.uncaptured
     assert finding(graphs, "padded-batches") is None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from advice.host_ahead import Steps
-from advice.test_rules import finding, found
+from analyses.made import with_arguments
+from findings import finding, found
 
 from tuiprof.model import Trace
 
@@ -38,7 +38,7 @@ def enlarged(
 ) -> Trace:
     """Steps that interpolate 256 channels and convolve them into ``out``."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::linear", (("gemm", 1000.0),))
         steps.op("aten::upsample_bilinear2d", ((IMAGE.format(""), 1000.0),), sequence=1)
         if between:
@@ -50,7 +50,6 @@ def enlarged(
         )
         work = ((FILL, 10.0), (IMAGE.format("backward_"), 990.0))
         steps.op(NODE + "UpsampleBilinear2DBackward0", work, sequence=1, track=BACKWARD)
-        steps.end()
     trace = steps.trace()
     names = dict(
         zip(trace.ints("ordinal", range(len(trace))), map(trace.name, range(len(trace))), strict=True)
@@ -63,14 +62,11 @@ def enlarged(
         IMAGE.format("backward_"): LARGE // 1024,
     }
 
-    class Texts:
-        def text(self, ordinal: int) -> str:
-            name = names[ordinal]
-            threads = 1024 if "upsample" in name else 128
-            return json.dumps({"args": {"grid": [blocks.get(name, 0), 1, 1], "block": [threads, 1, 1]}})
+    def arguments(ordinal: int) -> dict[str, Any]:
+        name = names[ordinal]
+        return {"grid": [blocks.get(name, 0), 1, 1], "block": [1024 if "upsample" in name else 128, 1, 1]}
 
-    trace._raw = Texts()
-    return trace
+    return with_arguments(trace, arguments)
 
 
 def test_few_channels_are_interpolated_after_the_convolution() -> None:
@@ -105,12 +101,11 @@ def test_what_does_not_commute_or_is_no_cheaper_stays(trace: Trace) -> None:
 def shaped(weight: list[int], image: list[int], kernel: str = CONVOLUTION) -> Trace:
     """The same with shapes, forward only."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::linear", (("gemm", 1000.0),), dims=[])
         dims: list[Any] = [[8, 256, 64, 64], [], [], [], []]
         steps.op("aten::upsample_bilinear2d", ((IMAGE.format(""), 1000.0),), dims=dims)
         steps.op("aten::conv2d", ((kernel, 600.0),), dims=[image, weight, [weight[0]]])
-        steps.end()
     return steps.trace()
 
 

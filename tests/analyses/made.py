@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import polars as pl
@@ -118,6 +119,23 @@ class Made:
         return Trace(
             events, TRACKS, TraceInfo(None, "made", origin_unix_ns=ORIGIN_UNIX_NS, **info), sync_sites=sites
         )
+
+
+class _Texts:
+    """The raw text of events: their arguments, by ordinal."""
+
+    def __init__(self, arguments: Callable[[int], dict[str, Any]]) -> None:
+        self._arguments = arguments
+
+    def text(self, ordinal: int) -> str:
+        """Return an event as it stands in the file."""
+        return json.dumps({"args": self._arguments(ordinal)})
+
+
+def with_arguments(trace: Trace, arguments: Callable[[int], dict[str, Any]]) -> Trace:
+    """Give the events of a trace these arguments, by ordinal, as if they were read from its file."""
+    trace._raw = _Texts(arguments)
+    return trace
 
 
 def site(at_us: float, *frames: str, tid: int = 100) -> dict[str, Any]:

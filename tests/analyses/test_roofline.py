@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analyses.made import Made
+from analyses.made import Made, with_arguments
 from formats import made_hlo
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,16 +25,6 @@ H100 = "NVIDIA H100 80GB HBM3"
 BF16, TF32, FP32, MEMORY = 989.4e12, 494.7e12, 66.9e12, 3352e9
 
 
-class Texts:
-    """The raw text of events by their ordinal."""
-
-    def __init__(self, texts: Mapping[int, str]) -> None:
-        self.texts = texts
-
-    def text(self, ordinal: int) -> str:
-        return self.texts.get(ordinal, "")
-
-
 def traced(
     operator: str,
     kernel: str,
@@ -47,10 +36,9 @@ def traced(
 ) -> Trace:
     """Return a trace of one operator that launches one kernel, with the operator's arguments."""
     trace = Made().op(operator, 0, 20).launch(kernel, (5, 10), (12, 12 + took_us), 1).trace()
-    row = int(trace.named("::").nonzero()[0][0])
-    arguments = {"Input Dims": dims, "Input type": types, "Concrete Inputs": values or []}
-    texts = {int(trace.events["ordinal"][row]): json.dumps({"name": operator, "args": arguments})}
-    trace._raw = Texts(texts)
+    at = trace.events["ordinal"][int(trace.named("::").nonzero()[0][0])]
+    given = {"Input Dims": dims, "Input type": types, "Concrete Inputs": values or []}
+    with_arguments(trace, lambda ordinal: given if ordinal == at else {})
     trace.info = replace(trace.info, devices=(DeviceInfo(0, device),))
     return trace
 

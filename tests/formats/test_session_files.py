@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tuiprof.formats.session_files import read_uncaptured
-from tuiprof.model.steps import BatchPadding, Weights, WorkerRestarts
+from tuiprof.model.steps import BatchPadding, Uncaptured, Weights, WorkerRestarts
 
 
 def session(folder: Path, host: list[dict[str, float]], *more: str) -> Path:
@@ -25,6 +25,12 @@ def session(folder: Path, host: list[dict[str, float]], *more: str) -> Path:
     ]
     (folder / "log" / "recorder.jsonl").write_text("".join(map(_line, measured)) + "".join(more))
     return folder / "traces" / "rank0.1.pt.trace.json.gz"
+
+
+def uncaptured(trace: Path) -> Uncaptured:
+    found = read_uncaptured(trace)
+    assert found is not None
+    return found
 
 
 def _line(record: dict[str, Any]) -> str:
@@ -53,8 +59,7 @@ def test_page_faults_are_those_before_the_capture(
         used = [record | {"faults": record["at"]} for record in used]
     lines = sorted([*steps, *used], key=lambda record: record["at"])
     log.write_text("".join(json.dumps(record) + "\n" for record in lines))
-    found = read_uncaptured(trace)
-    assert found is not None
+    found = uncaptured(trace)
     if per_step is None:
         assert found.page_faults is None
     else:
@@ -74,9 +79,7 @@ def test_what_a_phase_takes_in_most_steps_is_known_if_most_have_it(tmp_path: Pat
         for n in range(1, 40)
     ]
     (tmp_path / "log" / "rank0.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.phases_ns == {"optimizer": pytest.approx(50)}
+    assert uncaptured(trace).phases_ns == {"optimizer": pytest.approx(50)}
 
 
 def test_how_long_the_stepping_thread_was_on_a_core_is_known_before_the_capture(tmp_path: Path) -> None:
@@ -89,15 +92,12 @@ def test_how_long_the_stepping_thread_was_on_a_core_is_known_before_the_capture(
         *(used | {"at": at, "thread_ns": at // 4 if at < 30_000 else at} for at in (5_000, 20_000, 35_000)),
     ]
     log.write_text("".join(json.dumps(line) + "\n" for line in sorted(lines, key=lambda line: line["at"])))
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.thread_share == pytest.approx(0.25)
+    assert uncaptured(trace).thread_share == pytest.approx(0.25)
 
 
 def test_what_the_profiler_added_to_each_phase_is_read_from_whole_captured_steps(tmp_path: Path) -> None:
     trace = session(tmp_path, [])
-    found = read_uncaptured(trace)
-    assert found is not None
+    found = uncaptured(trace)
     # Only two captured steps, the first of which the profiler begins in; and no phases.
     assert found.slowed_ns == {"backward": 0, "optimizer": 0, "": pytest.approx(9)}
     log = tmp_path / "log" / "rank0.jsonl"
@@ -108,15 +108,11 @@ def test_what_the_profiler_added_to_each_phase_is_read_from_whole_captured_steps
         step = {"t": "step", "n": n, "dur": 1_500 if captured else 1_000, "ph": phases, "cap": captured}
         steps.append(step | ({"dur": 90_000} if n == 30 else {}))
     log.write_text("".join(map(_line, steps)))
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.slowed_ns == {"backward": 300, "optimizer": 10, "": 190}
+    assert uncaptured(trace).slowed_ns == {"backward": 300, "optimizer": 10, "": 190}
     # Those of later captures do not count: what an earlier one left slows them too.
     again = [step | {"n": step["n"] + 40, "dur": 9_000, "cap": step["n"] > 20} for step in steps]
     log.write_text("".join(map(_line, [*steps, *again])))
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.slowed_ns == {"backward": 300, "optimizer": 10, "": 190}
+    assert uncaptured(trace).slowed_ns == {"backward": 300, "optimizer": 10, "": 190}
 
 
 def test_steps_that_wait_in_turns_count_as_their_mean(tmp_path: Path) -> None:
@@ -135,8 +131,7 @@ def test_steps_that_wait_in_turns_count_as_their_mean(tmp_path: Path) -> None:
         records.append({"t": "step", "n": n, "cap": captured} | step)
         records.append({"t": "dev", "n": n, "dur": 20_000 + (0 if n % 2 else 60_000)})
     log.write_text("".join(map(_line, records)))
-    found = read_uncaptured(trace)
-    assert found is not None
+    found = uncaptured(trace)
     # Of 15 steps eight wait, and the one with new workers counts as one of them.
     assert found.fetch_ns == pytest.approx(9 * 60_000 / 15)
     assert 48_000 < found.step_ns < 60_000, "neither the step that waits nor the other"
@@ -148,8 +143,7 @@ def test_steps_that_wait_in_turns_count_as_their_mean(tmp_path: Path) -> None:
 def test_cores_are_those_of_the_run_after_its_imports(tmp_path: Path) -> None:
     imports = [{"core0_util": 1.0, "core1_util": 0.0, "core10_util": 0.0, "tree_cpu": 1.0}] * 3
     runs = [{"core0_util": 1.0, "core1_util": 0.5, "core10_util": 0.25, "tree_cpu": 1.75, "util": 0.9}] * 4
-    found = read_uncaptured(session(tmp_path, [*imports, *runs]))
-    assert found is not None
+    found = uncaptured(session(tmp_path, [*imports, *runs]))
     assert (found.busy_cores, found.idle_cores) == (1.75, 1.25)
     assert (found.steps, found.step_ns) == (15, 1_000_022.0)
     assert found.fetch_ns is None, "no step says how long it waited"
@@ -167,24 +161,18 @@ def test_cores_are_those_of_the_steps_where_the_clocks_of_the_logs_are_known(tmp
             record["at"] = first + index * apart
         head = {"t": "head", "v": 1, "unix_ns": unix_ns, "mono_ns": mono_ns}
         log.write_text("".join(map(_line, [head, *records])))
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.busy_cores == 8.5
+    assert uncaptured(trace).busy_cores == 8.5
 
 
 def test_workers_that_were_started_again_are_those_of_the_last_whole_line(tmp_path: Path) -> None:
     trace = session(tmp_path, [])
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.restarts is None
+    assert uncaptured(trace).restarts is None
     with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
         for starts in (1, 2):
             line = {"t": "workers", "at": 1, "n": 12 * starts, "workers": 8, "starts": starts}
             log.write(json.dumps({**line, "ns": 100 * starts, "waited_ns": 10 * starts}) + "\n")
         log.write('{"t": "workers", "at": 1, "n": 36, "wor')
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.restarts == WorkerRestarts(workers=8, starts=2, steps=24, ns=200, waited_ns=20)
+    assert uncaptured(trace).restarts == WorkerRestarts(workers=8, starts=2, steps=24, ns=200, waited_ns=20)
 
 
 def test_padding_is_read_where_it_is_written_however_long_the_log_is(tmp_path: Path) -> None:
@@ -198,13 +186,9 @@ def test_padding_is_read_where_it_is_written_however_long_the_log_is(tmp_path: P
     lines.insert(33, '{"t": "padding", "at": 1, "n": 36, "bat\n')
     later = (_line({"t": "step", "n": n, "dur": 1_000_000}) for n in range(40, 10_000))
     path.write_text("".join(lines) + "".join(later))
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.padding == BatchPadding(2, 256, 80, 2, 0, 30, 50)
+    assert uncaptured(trace).padding == BatchPadding(2, 256, 80, 2, 0, 30, 50)
     path.write_text("".join(lines).replace('"longest": 80', '"longest": 800'))
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.padding is None, "more is used than there is"
+    assert uncaptured(trace).padding is None, "more is used than there is"
 
 
 @pytest.mark.parametrize(
@@ -229,8 +213,7 @@ def test_weights_are_those_of_the_last_whole_line(
     lines.insert(3, json.dumps(line | change) + "\n")
     lines.insert(4, '{"t": "weights", "at": 1, "n": 4, "typ\n')
     path.write_text("".join(lines))
-    found = read_uncaptured(trace)
-    assert found is not None
+    found = uncaptured(trace)
     assert found.weights == (Weights({"float32": 10, "float64": 30}, 4, 1, 2, 0) if known else None)
     if found.weights is not None:
         assert found.weights.share_of("float64") == 0.75
@@ -248,8 +231,7 @@ def test_weights_are_those_of_the_last_whole_line(
 def test_what_the_recorder_did_not_measure_is_not_known(
     host: list[dict[str, float]], more: tuple[str, ...], tmp_path: Path
 ) -> None:
-    found = read_uncaptured(session(tmp_path, host, *more))
-    assert found is not None
+    found = uncaptured(session(tmp_path, host, *more))
     assert (found.busy_cores, found.idle_cores) == (None, None)
 
 
@@ -272,9 +254,7 @@ def steps(folder: Path, durations_ms: list[float], phases: list[list[str]] | Non
 
 
 def host_ns(trace: Path) -> float | None:
-    found = read_uncaptured(trace)
-    assert found is not None
-    return found.host_ns
+    return uncaptured(trace).host_ns
 
 
 def test_first_steps_show_what_the_host_takes_until_the_launch_queue_is_full(tmp_path: Path) -> None:
@@ -336,14 +316,12 @@ def test_where_the_host_runs_ahead_the_device_says_how_long_a_step_is(tmp_path: 
     with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
         # What the device took is known some steps later; the captured ones are none of these.
         log.writelines(_line({"t": "dev", "n": n, "dur": 99 if n >= 39 else 5_000_000}) for n in range(41))
-    found = read_uncaptured(trace)
-    assert found is not None
+    found = uncaptured(trace)
     assert (found.step_ns, found.high_ns, found.host_ns) == (5e6, 5e6, 2e6)
 
 
 def test_what_each_undisturbed_step_took_is_known(tmp_path: Path) -> None:
-    found = read_uncaptured(steps(tmp_path, [900.0, *[30.0] * 30, 110.0, 30.0, 31.0, 31.0]))
-    assert found is not None
+    found = uncaptured(steps(tmp_path, [900.0, *[30.0] * 30, 110.0, 30.0, 31.0, 31.0]))
     assert (len(found.times_ns), max(found.times_ns), found.step_ns) == (found.steps, 110_000_000, 30e6)
 
 
@@ -355,8 +333,7 @@ def test_what_steps_after_the_capture_took_is_known_unless_the_host_runs_ahead(
     with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
         log.writelines(_line({"t": "step", "n": 41 + n, "dur": n}) for n in range(10))
         log.writelines(_line({"t": "dev", "n": n, "dur": 50_000_000}) for n in range(41) if host_ahead)
-    found = read_uncaptured(trace)
-    assert found is not None
+    found = uncaptured(trace)
     assert found.later_ns == (() if host_ahead else tuple(range(3, 10))), "the first ones may be disturbed"
 
 
@@ -364,8 +341,7 @@ def test_steps_after_an_early_capture_count_once(tmp_path: Path) -> None:
     trace = steps(tmp_path, [900.0, 30.0, 30.0, 30.0])
     with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
         log.writelines(_line({"t": "step", "n": 4 + n, "dur": 30_000_000}) for n in range(10))
-    found = read_uncaptured(trace)
-    assert found is not None
+    found = uncaptured(trace)
     assert (found.after_capture, found.steps, found.later_ns) == (True, 7, ())
 
 
@@ -373,14 +349,12 @@ def test_a_device_that_keeps_up_says_nothing_more(tmp_path: Path) -> None:
     trace = steps(tmp_path, [900.0, *[2.0] * 40])
     with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
         log.writelines(_line({"t": "dev", "n": n, "dur": 2_050_000}) for n in range(39))
-    found = read_uncaptured(trace)
-    assert found is not None
+    found = uncaptured(trace)
     assert (found.step_ns, found.host_ns) == (2e6, None)
 
 
 def test_of_few_long_steps_before_an_early_capture_the_last_five_count(tmp_path: Path) -> None:
-    found = read_uncaptured(steps(tmp_path, [900.0, *[30.0] * 5, 31.0, 31.0]))
-    assert found is not None
+    found = uncaptured(steps(tmp_path, [900.0, *[30.0] * 5, 31.0, 31.0]))
     assert (found.steps, found.step_ns, found.high_ns, found.after_capture) == (5, 30e6, 30e6, False)
     few = tmp_path / "few"
     few.mkdir()
@@ -396,9 +370,7 @@ def test_steps_that_were_withdrawn_are_none(tmp_path: Path) -> None:
     again = json.dumps({"t": "source", "what": "optimizer steps", "withdrawn": 300}) + "\n"
     first = json.dumps({"t": "source", "what": "batches of a DataLoader", "withdrawn": 0}) + "\n"
     log.write_text(first + none + again + first + counted + '{"t": "source", "withd')
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.step_ns == 30e6
+    assert uncaptured(trace).step_ns == 30e6
 
 
 def test_the_log_of_a_jax_trace_is_the_one_that_wrote_it(tmp_path: Path) -> None:
@@ -413,9 +385,7 @@ def test_the_log_of_a_jax_trace_is_the_one_that_wrote_it(tmp_path: Path) -> None
         file.write(
             json.dumps({"t": "capture", "at": 1, "id": "a", "state": "written", "path": inside}) + "\n"
         )
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.step_ns == 20e6
+    assert uncaptured(trace).step_ns == 20e6
 
 
 def test_where_the_script_was_is_what_the_log_says_last(tmp_path: Path) -> None:
@@ -433,13 +403,10 @@ def test_where_the_script_was_is_what_the_log_says_last(tmp_path: Path) -> None:
     log = tmp_path / "log" / "rank0.jsonl"
     with log.open("a") as file:
         file.write(lines(8))
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.lines == (), "too few samples"
+    assert uncaptured(trace).lines == (), "too few samples"
     with log.open("a") as file:
         file.write(lines(40) + '{"t": "lines", "sam')  # the one being written
-    last = read_uncaptured(trace)
-    assert last is not None
+    last = uncaptured(trace)
     assert [(line.where, line.share, line.doing) for line in last.lines] == [
         ("train.py:7", 0.5, ""),
         ("/opt/lib/data.py:9", 0.25, "makes a batch"),
@@ -451,8 +418,7 @@ def test_what_the_processor_can_do_is_that_of_the_sessions_host(bf16: str | None
     details = {"usable_cores": 4} | ({} if bf16 is None else {"bf16": bf16})
     trace = session(tmp_path, [])
     (tmp_path / "session.json").write_text(json.dumps({"devices": [{"kind": "host", "details": details}]}))
-    found = read_uncaptured(trace)
-    assert found is not None
+    found = uncaptured(trace)
     assert (found.usable_cores, found.bf16) == (4, bf16)
 
 
@@ -465,6 +431,4 @@ def test_the_framework_that_makes_the_steps_is_known_from_the_capture(
     lines = path.read_text().splitlines(keepends=True)
     lines.insert(3, json.dumps({"t": "trainer", "at": 1, "name": name}) + "\n")
     path.write_text("".join(lines))
-    found = read_uncaptured(trace)
-    assert found is not None
-    assert found.trainer == known
+    assert uncaptured(trace).trainer == known

@@ -44,9 +44,7 @@ def model_calls(run: Run) -> list[str]:
 
 
 def test_steps_and_phases_are_found_and_workers_stay_silent(run: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 train(DataLoader(data, batch_size=64))
 time.sleep(0.02)
 train(DataLoader(data, batch_size=64, num_workers=2))
@@ -56,8 +54,7 @@ other = torch.optim.Adam(model.parameters())
 model(x).sum().backward(); other.step()
 model(x).sum().backward(); optimizer.step()
 """
-    )
-    done = run(script)
+    done = run(MODEL + script)
     assert (done.code, done.err) == (0, "")
     assert set(done.logs) == {"rank0"}, "a data loader's worker made a log"
     steps = done.of(records.Step)
@@ -75,17 +72,14 @@ model(x).sum().backward(); optimizer.step()
 
 
 def test_workers_that_a_loader_starts_again_are_timed(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 class WithoutHash(DataLoader): __hash__ = None
 again, kept = WithoutHash(data, 64, num_workers=2), DataLoader(data, 64, num_workers=2, persistent_workers=True)
 for _ in range(4): train(again)
 for _ in range(3): train(kept)
 for x, y in again: break
 """
-    )
-    done = run_forked(script)
+    done = run_forked(MODEL + script)
     assert (done.code, done.err) == (0, "")
     starts = done.of(records.WorkersStarted)
     assert [(start.n, start.workers, start.starts) for start in starts] == [
@@ -100,9 +94,7 @@ for x, y in again: break
 
 
 def test_workers_of_a_loader_stop_with_an_iterator_that_is_not_used(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 import multiprocessing
 loader = DataLoader(data, batch_size=64, num_workers=1)
 for _ in range(3):
@@ -111,14 +103,11 @@ for _ in range(3):
     del iterator
     print(len(multiprocessing.active_children()))
 """
-    )
-    assert run_forked(script).out == 3 * "1\n0\n"
+    assert run_forked(MODEL + script).out == 3 * "1\n0\n"
 
 
 def test_explicit_steps_phases_and_a_capture_under_w_error(run: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 import tuiprof
 def after(loss):
     with tuiprof.phase("metrics"): time.sleep(0.002)
@@ -127,8 +116,7 @@ filters = list(warnings.filters)
 for _ in range(4): train(DataLoader(data, batch_size=64), after)
 assert warnings.filters == filters
 """
-    )
-    done = run(script, flags=["-W", "error"], requests=[{"id": "a", "steps": 2, "at": 3}])
+    done = run(MODEL + script, flags=["-W", "error"], requests=[{"id": "a", "steps": 2, "at": 3}])
     steps = done.of(records.Step)
     assert [step.n for step in steps] == list(range(20)), (
         "the step the optimizer ended is completed, not doubled"
@@ -237,33 +225,27 @@ def test_a_late_step_is_waited_for_as_long_as_asked(run_forked: Callable[..., Ru
 
 
 def test_garbage_collections_are_ranges_of_a_capture(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 import gc
 kept = [{i: [i]} for i in range(20_000)]
 before = list(gc.callbacks)
 for _ in range(2): train(DataLoader(data, batch_size=64), lambda loss: gc.collect())
 assert gc.callbacks == before, gc.callbacks
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 4}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 3, "at": 4}])
     ranges = [e for e in done.events(done.captures("a")[-1]) if e.get("name") == "Python GC"]
     assert len(ranges) >= 3
     assert all(e["dur"] > 0 for e in ranges)
 
 
 def test_calls_of_models_are_ranges_of_a_capture(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 other = torch.nn.Linear(16, 1).eval()
 def evaluate(loss):
     with torch.no_grad(): model(torch.randn(4, 16)); other(torch.randn(4, 16))
 for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 4}])
     events = done.events(done.captures("a")[-1])
     called = {e["name"] for e in events if e.get("cat") == "user_annotation" and " #" in e["name"]}
     assert called == {"Sequential #1", "Sequential #1, no gradients", "Linear #2, no gradients"}
@@ -272,9 +254,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
 def test_a_capture_that_ends_in_another_thread_does_not_harm_the_call_of_a_model(
     run_forked: Callable[..., Run],
 ) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 import contextlib
 steps = type(model).__call__._tuiprof.steps
 names = []
@@ -285,14 +265,11 @@ def mark(name):
 steps.range = mark
 print(model(torch.ones(4, 16)).shape[0], names)
 """
-    )
-    assert run_forked(script).out.strip().endswith("4 ['forward', 'Sequential #1']")
+    assert run_forked(MODEL + script).out.strip().endswith("4 ['forward', 'Sequential #1']")
 
 
 def test_a_capture_tells_calls_on_the_same_inputs_from_others(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 dropped = torch.nn.Sequential(torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
 same = torch.randn(4, 16)
 class Named(torch.nn.Linear):
@@ -329,8 +306,7 @@ def evaluate(loss):
         partly(same, torch.ones(1)); partly.head.weight.add_(1); partly(same, torch.ones(1))
 for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
 """
-    )
-    calls = model_calls(run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}]))
+    calls = model_calls(run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 4}]))
     again = [name for name in calls if name.endswith("same inputs")]
     assert sorted(again) == sorted(
         2 * (["Named #3, no gradients, same inputs"] * 2 + ["Sequential #2, no gradients, same inputs"])
@@ -350,9 +326,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
 def test_a_capture_marks_calls_without_gradients_on_the_inputs_that_were_trained_on(
     run_forked: Callable[..., Run],
 ) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 class Metric(torch.nn.Linear): pass
 class Eval(torch.nn.Linear): pass
 class Dropped(torch.nn.Linear): drop = 0.0
@@ -379,8 +353,7 @@ def again(loss):
         nets[5](given[5], scale=2)
 for _ in range(2): train(DataLoader(data, batch_size=64), again)
 """
-    )
-    calls = model_calls(run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}]))
+    calls = model_calls(run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 4}]))
     marked = [name for name in calls if name.endswith("inputs trained on")]
     assert marked == ["Metric #1, no gradients, inputs trained on"] * len(marked), (
         "not in another mode, with dropout, or on inputs that were changed, copied or given other options"
@@ -389,9 +362,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), again)
 
 
 def test_calls_of_a_model_that_has_changed_are_not_on_the_same_inputs(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 same = torch.randn(4, 16)
 class Kept(torch.nn.Linear):
     def forward(self, x): self.kept = super().forward(x); return self.kept
@@ -422,17 +393,14 @@ def evaluate(loss):
         attack.data.add_(1)
 for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 4}])
     again = [name.split()[0] for name in model_calls(done) if name.endswith("same inputs")]
     assert again == ["Normed", "Normed"], "running statistics do not change the result in training"
 
 
 def test_a_capture_marks_inputs_that_are_longer_by_one(run_forked: Callable[..., Run]) -> None:
     """A text to which words are added; not with a cache, nor a batch that is larger, nor one of the next step."""
-    script = (
-        MODEL
-        + """
+    script = """
 class Words(torch.nn.Embedding):
     def forward(self, ids, attention_mask=None, more=None): return super().forward(ids)
 class Series(torch.nn.Linear):
@@ -454,8 +422,7 @@ def write(loss):
     for length in (5, 6): learned(torch.ones(2, length, dtype=torch.long))
 for _ in range(2): train(DataLoader(data, batch_size=64), write)
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 4}])
     events = done.events(done.captures("a")[-1])
     calls = [event for event in events if event.get("cat") == "user_annotation"]
     calls.sort(key=lambda event: event["ts"])
@@ -488,9 +455,7 @@ def test_the_error_of_a_signal_handler_goes_through_the_name_of_a_call() -> None
 
 
 def test_a_capture_of_fake_tensors_warns_of_nothing(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 from torch._subclasses.fake_tensor import FakeTensorMode
 mode = FakeTensorMode()
 with mode: fake, inputs = torch.nn.Linear(16, 1).eval(), torch.randn(4, 16)
@@ -498,17 +463,14 @@ def plan(loss):
     with mode: fake(inputs); fake(inputs)
 for _ in range(2): train(DataLoader(data, batch_size=64), plan)
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert "data pointer" not in done.err
     assert not any("same inputs" in e.get("name", "") for e in done.events(done.captures("a")[-1]))
 
 
 def test_what_the_profiler_warns_of_is_not_said_to_the_script(run_forked: Callable[..., Run]) -> None:
     """PyTorch 2.10 to 2.12 warn at each start that events are cleared."""
-    script = (
-        MODEL
-        + """
+    script = """
 import torch.profiler.profiler as module
 warnings.simplefilter("error")
 warn_once, prepare = module._warn_once, module._KinetoProfile.prepare_trace
@@ -519,16 +481,13 @@ module._KinetoProfile.prepare_trace = prepare_trace
 for _ in range(2): train(DataLoader(data, batch_size=64))
 assert module.warn is warnings.warn and module._warn_once is warn_once
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert "clears events" not in done.err
     assert done.captures("a")[-1].state == "written"
 
 
 def test_a_time_out_in_the_profiler_leaves_its_warnings_as_they_are(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 import signal
 import torch.profiler.profiler as module
 def handler(*_): raise TimeoutError
@@ -544,8 +503,7 @@ for _ in range(3):
     except TimeoutError: print("raised")
 assert (module.warn, module._warn_once) == before
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert (done.code, done.out) == (0, "raised\n"), done.err
 
 
@@ -587,9 +545,7 @@ print(len(own.events()) > 0)
 
 
 def test_the_events_of_a_capture_are_released(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 import gc
 def kept(): return [it for it in gc.get_objects() if type(it).__name__ == "_KinetoProfile"]
 seen = []
@@ -598,16 +554,13 @@ deadline = time.monotonic() + 60
 while kept() and time.monotonic() < deadline: pass
 print(max(seen), len(kept()))
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert (done.code, done.out) == (0, "1 0\n"), done.err
     assert done.captures("a")[-1].state == "written"
 
 
 def test_a_child_that_is_forked_in_a_capture_records_nothing(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 import gc, os
 def pages(): return int(open("/proc/self/statm").read().split()[1])
 def fork(loss):
@@ -623,8 +576,7 @@ train(DataLoader(data, batch_size=64))
 train(DataLoader(data, batch_size=160), fork)
 train(DataLoader(data, batch_size=64))
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 4, "stack": True}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 3, "at": 4, "stack": True}])
     assert (done.code, done.out) == (0, 2 * "True None 0\n"), done.err
     assert done.captures("a")[-1].state == "written"
 
@@ -653,9 +605,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), again)
 
 
 def test_a_new_model_has_a_new_number_even_where_an_old_one_was(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 def learners(loss):
     for _ in range(3):
         learner = torch.nn.Linear(16, 1)
@@ -664,8 +614,7 @@ def learners(loss):
 torch.nn.Linear(16, 1).eval()
 for _ in range(2): train(DataLoader(data, batch_size=64), learners)
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 4}])
     events = done.events(done.captures("a")[-1])
     called = [
         e["name"] for e in events if e.get("cat") == "user_annotation" and e["name"].startswith("Linear #")
@@ -674,9 +623,7 @@ for _ in range(2): train(DataLoader(data, batch_size=64), learners)
 
 
 def test_the_scripts_own_profiler_has_the_right_of_way(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 from torch.profiler import profile, schedule
 loader = DataLoader(data, batch_size=64)
 ready = lambda profiler: print(len(profiler.events()) > 0)
@@ -691,14 +638,13 @@ other.stop()
 print(len(other.events()) > 0)
 train(loader)
 """
-    )
     requests = [
         {"id": "taken", "steps": 1, "at": 2},
         {"id": "free", "steps": 1, "at": 7},
         {"id": "late", "steps": 5, "at": 10},
         {"id": "after", "steps": 1, "at": 14},
     ]
-    done = run_forked(script, requests=requests)
+    done = run_forked(MODEL + script, requests=requests)
     assert (done.code, done.out) == (0, "True\nTrue\n"), done.err
     ends = {request["id"]: done.captures(request["id"])[-1] for request in requests}
     assert ends["taken"].state == "failed"
@@ -776,15 +722,12 @@ train(DataLoader(data, batch_size=64))
 
 
 def test_batches_are_the_steps_of_an_inference_loop(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 with torch.inference_mode():
     for x, y in DataLoader(data, batch_size=32): model(x)
 train(DataLoader(data, batch_size=64))
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 3}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 3}])
     steps = done.of(records.Step)
     # Of 10 batches the first 2 are waited for, then one step each; those are withdrawn when the optimizer's 5 come.
     assert [step.n for step in steps] in ([*range(8), *range(5)], [*range(5)])
@@ -802,9 +745,7 @@ train(DataLoader(data, batch_size=64))
 
 
 def test_training_in_a_thread_after_an_evaluation_on_the_main_one(run_forked: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 import threading
 with torch.inference_mode():
     for x, y in DataLoader(data, batch_size=32): model(x)
@@ -812,8 +753,7 @@ thread = threading.Thread(target=train, args=(DataLoader(data, batch_size=16),))
 thread.start()
 thread.join()
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 12}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 2, "at": 12}])
     steps = done.of(records.Step)[-20:]
     assert [step.n for step in steps] == list(range(20))
     assert {tuple(sorted(step.ph)) for step in steps[1:]} == {("backward", "data", "forward", "optimizer")}
@@ -842,9 +782,7 @@ for x in torch.utils.data.DataLoader(torch.ones(10, 4)): time.sleep(0.12)  # lon
 
 
 def test_every_rank_under_torchrun_has_its_log(run: Callable[..., Run], tmp_path: Path) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 import torch.distributed as dist
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(model)
@@ -852,7 +790,6 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(2): train(DataLoader(data, batch_size=64))
 dist.destroy_process_group()
 """
-    )
     launcher = [
         "-m",
         "torch.distributed.run",
@@ -861,7 +798,7 @@ dist.destroy_process_group()
         "2",
         str(tmp_path / "script.py"),
     ]
-    done = run(script, how=launcher, requests=[{"id": "a", "steps": 1, "at": 5}])
+    done = run(MODEL + script, how=launcher, requests=[{"id": "a", "steps": 1, "at": 5}])
     assert set(done.logs) == {"rank0", "rank1"}, "torchrun's agent made a log, or a rank none"
     for rank in range(2):
         writer = f"rank{rank}"
@@ -935,9 +872,7 @@ train(DataLoader(data, batch_size=64)); print(float(model(data[0][0])))
 
 @pytest.mark.slow
 def test_compiled_training_keeps_its_graph_and_its_steps(run: Callable[..., Run]) -> None:
-    script = (
-        MODEL
-        + """
+    script = """
 model = torch.compile(model, backend="eager", fullgraph=True)
 train(DataLoader(data, batch_size=64))
 @torch.compile(backend="eager")  # PyTorch itself breaks the graph in there
@@ -946,8 +881,7 @@ for x, y in DataLoader(data, batch_size=64):
     optimizer.zero_grad(); model(x).sum().backward(); step()
 print("compiled")
 """
-    )
-    done = run(script, flags=["-W", "ignore"])
+    done = run(MODEL + script, flags=["-W", "ignore"])
     assert (done.code, done.out) == (0, "compiled\n"), done.err
     assert len(done.of(records.Step)) >= 5
     assert not [note for note in done.of(records.Note) if note.level == "bad"]

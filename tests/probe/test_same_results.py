@@ -41,9 +41,7 @@ def test_a_pickled_copy_of_a_script_s_class_does_not_need_the_probe(
     run_forked: Callable[..., Run], tmp_path: Path
 ) -> None:
     needs("cloudpickle")
-    script = (
-        SCRIPT
-        + """
+    script = """
 import cloudpickle
 class Own(Net):
     def __call__(self, x): return super().__call__(x) + 1
@@ -54,8 +52,7 @@ optimizer = Opt(model.parameters(), 0.1)
 for _ in range(3): step()
 with open("copies.pickle", "wb") as file: file.write(cloudpickle.dumps([Net().train(), model, Opt]))
 """
-    )
-    run_forked(script)
+    run_forked(SCRIPT + script)
     read = """
 import pickle, torch
 net, own, Opt = pickle.load(open("copies.pickle", "rb"))
@@ -70,9 +67,7 @@ print(tuple(net(torch.ones(1, 8)).shape), bool((own(torch.ones(1, 8)) >= 1).all(
 
 
 def test_another_base_of_a_subclass_of_a_model_has_its_turn(run_forked: Callable[..., Run]) -> None:
-    script = (
-        SCRIPT
-        + """
+    script = """
 class Loud(torch.nn.Module):
     def __call__(self, *args):
         print("called")
@@ -81,22 +76,18 @@ class Both(Net, Loud): pass
 both = Both().train()
 both(x)
 """
-    )
-    assert run_forked(script).out == "called\n"
+    assert run_forked(SCRIPT + script).out == "called\n"
 
 
 def test_a_model_may_be_called_through_an_object(run_forked: Callable[..., Run]) -> None:
-    script = (
-        SCRIPT
-        + """
+    script = """
 class Doubled:
     def __call__(self, x): return 2 * x
 class Other(torch.nn.Module):
     __call__ = Doubled()
 print(Other().train()(1))
 """
-    )
-    done = run_forked(script)
+    done = run_forked(SCRIPT + script)
     assert done.out == "2\n", done.err
 
 
@@ -152,16 +143,15 @@ def test_tensors_that_a_captured_model_has_seen_can_be_swapped(
     run_forked: Callable[..., Run], number: int, state: str
 ) -> None:
     """Not while the profiler refers to them, so the capture gives way."""
-    script = (
-        SCRIPT
-        + """
+    script = """
 def check():
     model(x)
     torch.utils.swap_tensors(x, torch.zeros(4, 8))
     torch.utils.swap_tensors(model.layer.weight, torch.nn.Parameter(torch.zeros(8, 8)))
     print(float(x.sum()), float(model.layer.weight.sum()))
 """
+    done = run_forked(
+        SCRIPT + script + IN_CAPTURE.replace("number == 5", f"number == {number}"), requests=[CAPTURE]
     )
-    done = run_forked(script + IN_CAPTURE.replace("number == 5", f"number == {number}"), requests=[CAPTURE])
     assert done.out == "0.0 0.0\n", done.err
     assert done.captures("a")[-1].state == state

@@ -129,7 +129,6 @@ def test_the_framework_whose_loop_is_captured_is_recorded_and_none_that_is_only_
     run: str, trainer: list[str], run_forked: Callable[..., Run]
 ) -> None:
     done = run_forked(FRAMEWORKS + LOOPS + run, requests=[{"id": "a", "steps": 2, "at": 6}])
-    assert done.code == 0, done.err
     assert done.captures("a")[-1].state == "written"
     assert [record.name for record in done.of(records.Trainer)] == trainer
 

@@ -13,17 +13,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from session_logs import append, head, line, new_session, step
+from session_logs import append, head, line, new_session, step, written
 
 from tuiprof.session.live import fold as fold_module
-from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.fold import Fold, WriterState
 from tuiprof.session.live.listing import summary_of
 from tuiprof.session.live.replay import Replay, read_fold
 from tuiprof.session.live.series import Histogram, Overview, step_stats
 from tuiprof.session.live.step_series import MAX_NAMES, StepSeries
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import (
     Capture,
     Cost,
@@ -344,8 +343,7 @@ def test_a_note_of_an_unknown_level_is_told_like_any_other() -> None:
 
 
 def test_replay_shows_what_was_known_then(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), *(step(n) + line("dev", n=n, dur=n + 1) for n in range(1000)))
+    session = written(tmp_path, *(step(n) + line("dev", n=n, dur=n + 1) for n in range(1000)))
     append(
         session,
         "recorder",

@@ -94,22 +94,13 @@ def test_steps_after_the_capture_show_how_often_long_ones_come(session: Sequence
 @pytest.mark.parametrize(
     ("options", "share"),
     [
-        ({"operators": (100, 20, 20, 20)}, 0.0),
-        ({"operators": (20, 20)}, 0.0),
-        ({"operators": (20, 20, 20, 20), "slow": 2}, 0.0),
-        ({"operators": (20, 20, 20, 20)}, 0.0),
-        ({"session": [600] * 10}, 0.0),
-        ({"session": [*[600] * 40, 3_000]}, 0.0),
-        ({"session": [*[600] * 8, 1_900, 6_000]}, 0.1),
-    ],
-    ids=[
-        "the first captured",
-        "too few",
-        "long with as many operators",
-        "none captured",
-        "none in the session",
-        "hardly any of the time",
-        "an interrupted step",
+        pytest.param({"operators": (100, 20, 20, 20)}, 0.0, id="the first captured"),
+        pytest.param({"operators": (20, 20)}, 0.0, id="too few"),
+        pytest.param({"operators": (20, 20, 20, 20), "slow": 2}, 0.0, id="long with as many operators"),
+        pytest.param({"operators": (20, 20, 20, 20)}, 0.0, id="none captured"),
+        pytest.param({"session": [600] * 10}, 0.0, id="none in the session"),
+        pytest.param({"session": [*[600] * 40, 3_000]}, 0.0, id="hardly any of the time"),
+        pytest.param({"session": [*[600] * 8, 1_900, 6_000]}, 0.1, id="an interrupted step"),
     ],
 )
 def test_which_steps_are_of_another_kind(options: dict[str, Any], share: float) -> None:

@@ -45,7 +45,7 @@ _BETWEEN: Final = 12
 #: Other calls.
 _HEAVY: Final = frozenset({"gemm", "convolution", "attention", "norm", "collective", "optimizer"})
 #: Gradient copies of a reducer between its buckets and the parameters, which no compiler sees.
-_NOT_COMPILED: Final = ("torch.distributed", "c10d::")
+_NOT_COMPILED: Final = r"^(torch\.distributed|c10d::)"
 #: Minimum number of computing calls in a chain, and a shorter one that has a kernel of its own (silu, glu).
 MIN_CHAIN: Final = 3
 SWISH: Final = ("aten::sigmoid", "aten::mul")
@@ -87,7 +87,7 @@ def find_regions(trace: Trace) -> Regions:
     forward = ~(calls.backward | updates(trace).hold(calls.rows))
     for mask in (pointwise, rowwise, light):
         mask &= forward  # other calls end a sequence
-    pointwise &= np.array([not name.startswith(_NOT_COMPILED) for name in calls.names], dtype=bool)
+    pointwise &= ~trace.named(_NOT_COMPILED, calls.rows)
     for run in _by_thread_and_step(calls, np.flatnonzero(calls.work_count > 0)):
         taken = np.zeros(len(run), dtype=bool)
         for first, last in _attentions(calls, run, light):

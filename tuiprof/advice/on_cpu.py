@@ -13,7 +13,7 @@ from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.analyses.shared.replay import host_faster, main_thread
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Mask, union
+from tuiprof.model.intervals import Mask, member, union
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif import EditRange
 
@@ -58,7 +58,8 @@ def _only_views(calls: Calls) -> Mask:
     An index on the CPU makes views as well, in a small part of its time.
     """
     trace = calls.trace
-    parts = np.setdiff1d(trace.operators(), calls.rows)
+    parts = trace.operators()
+    parts = parts[~member(parts, calls.rows)]
     call = calls.inside(parts)
     parts, call = parts[call >= 0], call[call >= 0]
     views = trace.named(VIEWS, parts)

@@ -129,9 +129,9 @@ def _causes(scope: Scope, found: list[_idle.Gaps], in_steps: list[Mask], span: i
     meaning = {**_idle.HOST_CAUSES, **_idle.DEVICE_CAUSES}
     idle = sum(int(gaps.ns.sum()) for gaps in found) or 1
     rows = []
-    for index, cause in enumerate(_idle.CAUSES):
-        times = np.concatenate([gaps.causes[index] for gaps in found])
-        stepped = sum(int(g.causes[index][m].sum()) for g, m in zip(found, in_steps, strict=True))
+    for cause in _idle.CAUSES:
+        times = np.concatenate([gaps.of(cause) for gaps in found])
+        stepped = sum(int(g.of(cause)[m].sum()) for g, m in zip(found, in_steps, strict=True))
         works = np.concatenate([gaps.work for gaps in found])
         rows.append(
             {
@@ -229,7 +229,12 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
         np.concatenate([getattr(gaps, name)[mine] for gaps, mine in zip(found, long, strict=True)])[order]
         for name in ("starts", "ends", "work", "launch")
     )
-    causes = np.hstack([gaps.causes[:, mine] for gaps, mine in zip(found, long, strict=True)])[:, order]
+    causes = np.array(
+        [
+            np.concatenate([gaps.of(cause)[mine] for gaps, mine in zip(found, long, strict=True)])[order]
+            for cause in _idle.CAUSES
+        ]
+    )
     device = np.repeat([gaps.device for gaps in found], [len(mine) for mine in long])[order]
     ancestry = ancestry_of(trace, np.maximum(launch, 0))
     before = _ended_at(trace, starts)

@@ -387,7 +387,7 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
     moment = (Column("start_ns", "at", "ns", "When the host began to wait."), Column("step", "step", "text"))
     lost = (Column("empty_ns", f"{word} empty", "ns"), Column("refill_ns", f"{word} refill", "ns"))
     waited = Column("blocked_ns", "host blocked", "ns")
-    apart = table.frame.filter(pl.col("apart") != "")
+    apart = _wait_table.written_out(table.frame.filter(pl.col("apart") != ""))
     calls = _wait_table.calls(trace, scope)
     apart_columns = (Column("apart", "why", "text", whole=True), *moment, waited, *location, *work)
     call_columns = (
@@ -396,14 +396,13 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
         Column("total_ns", "total", "ns", "Total length."),
         Column("longest_ns", "longest", "ns"),
     )
+    every = _wait_table.written_out(table.ranked)
     columns, note = (*cost, *location, *work), _apart_note(apart)
     return [
         Table(WAIT_LOCATIONS.key, "Syncs by location", columns, groups, note, "no syncs"),
         Table("apart", "Listed apart, not in any total", apart_columns, apart, empty="none"),
         Table("calls", "Calls that wait, by name", call_columns, calls, empty="none"),
-        Table(
-            "syncs", "Every sync", (*moment, *lost, waited, *location, *work), table.ranked, empty="no syncs"
-        ),
+        Table("syncs", "Every sync", (*moment, *lost, waited, *location, *work), every, empty="no syncs"),
     ]
 
 

@@ -16,8 +16,7 @@ from tuiprof.model.report import listed
 from tuiprof.model.units import format_bytes, format_ns, format_share
 from tuiprof.session import ptrace
 from tuiprof.session.asking import expected, is_here, take_stacks
-from tuiprof.session.live.fold import END_STACKS, Fold, StacksState
-from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.live.fold import END_STACKS, Fold, StacksState, WriterState
 from tuiprof.session.log import NotFinite, OutOfMemory
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.output import last_lines

@@ -66,9 +66,9 @@ def headline(trace: Trace) -> Headline:
     syncs = run("sync_events", trace)
     # Without device activity blocking copies are not recognised, and a count of syncs would be too low.
     count = figure_of(syncs, "syncs_per_step") if trace.device_indices else None
-    step, found = replayed(trace), priorities(trace).findings
-    if found and not isinstance(step, str):
-        line, level = _finding_line(found[0])
+    step, found = replayed(trace), priorities(trace)
+    if found.findings and not isinstance(step, str):
+        line, level = _finding_line(found.findings[0], found.step_ns)
         return Headline(line, level, "advice", count)
     names = ("sync_events", *_OTHERS) if trace.device_indices else ("sync_events", "kernels", *_OTHERS)
     first = most_important(answer for name in names if isinstance(answer := run(name, trace), Report))
@@ -77,17 +77,21 @@ def headline(trace: Trace) -> Headline:
     return Headline(first.verdict.sentence, first.verdict.level, first.analysis, count)
 
 
-def _finding_line(first: Priced) -> tuple[str, str]:
-    """Return ``saves about 1.4 ms (5 %): a metric asks the device for NaN … · aggregation.py:93`` and how bad it is."""
+def _finding_line(first: Priced, step_ns: float | None) -> tuple[str, str]:
+    """Return ``saves about 1.4 ms of 28.0 ms (5 %): a metric asks the device … · aggregation.py:93`` and how bad it is.
+
+    The step is named, as it need not be the median of the session, which is shown beside it.
+    """
     from tuiprof.model.units import format_ns, format_rough_share
 
     where = f" · {first.finding.where}" if first.finding.where else ""
     if first.win is None:
         return f"{first.finding.what}{where}", "bad"
     share = first.share or 0.0
+    of = f" of {format_ns(step_ns)}" if step_ns is not None else ""
     level = "bad" if share >= _BAD_SHARE else "warn" if share >= _WARN_SHARE else "info"
     return (
-        f"saves about {format_ns(first.win.ns)} ({format_rough_share(share)}): {first.finding.what}{where}",
+        f"saves about {format_ns(first.win.ns)}{of} ({format_rough_share(share)}): {first.finding.what}{where}",
         level,
     )
 

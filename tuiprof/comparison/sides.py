@@ -33,9 +33,9 @@ from tuiprof.ladder.state import Figures, LadderRun, Trial, find_run
 from tuiprof.model import Fact, Report, Trace, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind, Table
+from tuiprof.session.live.fold import WriterState
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.sharing import crowded
-from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.run.launch import source_texts
 from tuiprof.session.store.folders import Session, find_session, session_dirs, sessions_root
 from tuiprof.system.files import typed_path

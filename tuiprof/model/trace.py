@@ -250,6 +250,10 @@ class TraceInfo:
         return self.devices[0].name if self.devices else ""
 
 
+#: Events whose values are unpacked together.
+_BLOCK: Final = 1 << 15
+
+
 class RawSource(Protocol):
     """Gives back the untouched text of an event."""
 
@@ -354,10 +358,15 @@ class Trace:
 
         Most columns mean something for a few events only: ask for those, and the rest is never unpacked.
         """
-        series = self.events[column] if rows is None else self.events[column].gather(rows)
-        if series.null_count():
-            series = series.cast(pl.Int64).fill_null(-1)
-        return series.to_numpy().astype(np.int64, copy=False)
+        series = self.events[column]
+        if rows is None and not series.null_count():
+            return series.to_numpy().astype(np.int64, copy=False)
+        result = np.empty(len(self) if rows is None else len(rows), dtype=np.int64)
+        for low in range(0, len(result), _BLOCK):  # at once it would be copied three times
+            part = slice(low, low + _BLOCK)
+            some = series[part] if rows is None else series.gather(rows[part])
+            result[part] = some.cast(pl.Int64).fill_null(-1).to_numpy()
+        return result
 
     @derived
     def starts(self) -> Ints:

@@ -13,10 +13,9 @@ import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.probe.steps.changed_steps import BY, REFUSED
-from tuiprof.session.live.fold import Fold, StacksState
+from tuiprof.session.live.fold import Fold, StacksState, WriterState
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.step_source import counted
-from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.run.control import running_parts
 from tuiprof.session.run.launch import STEP_AT, STEP_FUNCTION, step_environment
 from tuiprof.session.store.folders import Session

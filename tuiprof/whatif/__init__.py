@@ -64,7 +64,10 @@ class Edit:
     @classmethod
     def all_of(cls, edits: Iterable[Edit]) -> Edit:
         """Return several changes as one; where they shrink the same time, the smallest result counts."""
-        every = (cls(), *edits)
+        every = [edit for edit in edits if len(edit.waits) or len(edit.work) or len(edit.host.starts)]
+        if len(every) == 1:  # not copied: some are as long as the trace
+            return every[0]
+        every = [cls(), *every]
         return cls(
             np.concatenate([edit.waits for edit in every]),
             HostTime(

@@ -182,7 +182,7 @@ class HostClock:
 
     def as_captured(self) -> HostClock:
         """Return the clock without hiccups."""
-        return replace(self, hiccup_ns=np.zeros_like(self.hiccup_ns))
+        return replace(self, hiccup_ns=_none(self.hiccup_ns))
 
     def later(self, starts: Ints, ends: Ints, by_ns: float) -> HostClock:
         """Return the clock on which each of some intervals between its instants ends later, by ``by_ns``."""
@@ -234,13 +234,18 @@ def _numberless(trace: Trace) -> Ints:
     return np.array([first.setdefault(name, code) for code, name in enumerate(bare)], dtype=np.int64)
 
 
+def _none(like: Floats) -> Floats:
+    """Return as many zeros, which take no memory and cannot be changed."""
+    return np.broadcast_to(np.float64(0.0), like.shape)
+
+
 def _noting(trace: Trace, track: int, at: Ints, captured_ns: Floats) -> Floats:
     """Return the part of each stretch in which the probe notes the lines of waits, ns."""
-    noting = np.zeros(len(captured_ns))
     sites, origin = trace.sync_sites, trace.info.origin_unix_ns
     tid = next((thread.tid for thread in trace.tracks if thread.index == track), None)
     if sites is None or origin is None or not len(sites):
-        return noting
+        return _none(captured_ns)
+    noting = np.zeros(len(captured_ns))
     mine = (sites["tid"].cast(str) == str(tid)) & sites["dur_ns"].is_null()
     sites = sites.filter(mine)
     stamped = sites["unix_ns"].to_numpy().astype(np.int64) - origin
@@ -259,11 +264,11 @@ def _hiccups(trace: Trace, at: Ints, captured_ns: Floats, events: Ints) -> Float
 
     Stretches between the same events are the same.
     """
-    excess = np.zeros(len(captured_ns))
     steps = np.sort(trace.steps.starts[(trace.steps.starts >= at[0]) & (trace.steps.starts < at[-1])])
     long = captured_ns >= HICCUP_NS
     if len(steps) < MIN_STEPS or not long.any():
-        return excess
+        return _none(captured_ns)
+    excess = np.zeros(len(captured_ns))
     _, kind = np.unique(events[:-1] * (2 * len(trace.names) + 3) + events[1:], return_inverse=True)
     step = np.searchsorted(steps, at[:-1], side="right")
     for one in np.unique(kind[long]):

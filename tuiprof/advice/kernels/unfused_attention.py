@@ -142,7 +142,7 @@ def _learned_biases(calls: Calls, attention: Mask) -> int:
 
     A constant mask has no gradient, and may be of another type, so that the scores' gradient is cast.
     """
-    added = np.array([name.endswith(": AddBackward0") for name in calls.names], dtype=bool)
+    added = calls.trace.named(r": AddBackward0\Z", calls.rows)
     sums = calls.works_of("reduction") | calls.trace.named("CUDAFunctor_add", calls.trace.device_work)
     return int((attention & added & (calls.work_ns_of(sums) > 0)).sum())
 

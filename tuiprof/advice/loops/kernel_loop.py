@@ -215,12 +215,10 @@ def _finding(evidence: Evidence, found: Sequence[_Loop], product: Mask, fewer: E
     whole = calls.with_backward(once < 1)
     once = np.where(calls.forward >= 0, np.minimum(once, once[calls.forward]), once)
     of_parts = trace.named(_OF_PARTS, calls.rows)
+    edit, works = calls.edit(whole, once), calls.call_of_work[calls.launched_by(whole)]
+    of_parts, once = of_parts[works], once[works]
     likely, least, most = (
-        calls.edit(
-            whole,
-            once,
-            np.where(of_parts, np.minimum(part, np.maximum(once, part * _KEEP[0])), part)[calls.call_of_work],
-        )
+        replace(edit, keep=np.where(of_parts, np.minimum(part, np.maximum(once, part * _KEEP[0])), part))
         for part in _KEEP
     )
     largest = max(found, key=lambda loop: loop.period * loop.times)

@@ -158,17 +158,18 @@ class Calls:
         shares of the calls' host time and device work.
         """
         trace = self.trace
-        until = trace.ends[self.rows]
+        chosen = np.flatnonzero(which)
+        until = trace.ends[self.rows[chosen]]
         works = self.work_count > 0 if len(trace.device_work) else np.ones(len(which), dtype=bool)
         for track in np.unique(self.tracks[which]):
             mine = np.flatnonzero((self.tracks == track) & (which | works))
             joined = which[mine[:-1]] & which[mine[1:]] & (self.steps[mine[:-1]] == self.steps[mine[1:]])
             before, after = mine[:-1][joined], mine[1:][joined]
             starts = trace.starts[self.rows[after]]
-            near = starts - until[before] <= _LONGEST_BETWEEN_NS
-            until[before[near]] = starts[near]
+            near = starts - trace.ends[self.rows[before]] <= _LONGEST_BETWEEN_NS
+            until[np.searchsorted(chosen, before[near])] = starts[near]
         parts = np.broadcast_to(np.asarray(keep_host, dtype=np.float64), which.shape)
-        host = HostTime(self.tracks[which], trace.starts[self.rows[which]], until[which], parts[which])
+        host = HostTime(self.tracks[chosen], trace.starts[self.rows[chosen]], until, parts[chosen])
         launched = self.launched_by(which)
         keep = np.broadcast_to(np.asarray(keep_work, dtype=np.float64), launched.shape)
         inside = self.call_of_host_call

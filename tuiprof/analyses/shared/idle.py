@@ -83,7 +83,12 @@ class Gaps:
     ends: Ints  # when it began to work again, ns
     work: Ints  # row of the work that ended each gap
     launch: Ints  # row of the call that launched it; -1 = not in the trace
-    causes: Ints  # idle time by cause, ns, shape ``(len(CAUSES), g)``; each column sums to its gap
+    #: Those of :data:`CAUSES` that may explain any of it, in their order. There may be as many gaps as kernels, so that
+    #: a row for each of them takes much memory.
+    possible: tuple[str, ...]
+    causes: (
+        Ints  # idle time by ``possible`` cause, ns, shape ``(len(possible), g)``; each column sums to its gap
+    )
 
     @property
     def ns(self) -> Ints:
@@ -98,7 +103,8 @@ class Gaps:
         """Return the idle time of some causes in each gap, ns, shape ``(g,)``."""
         total: Ints = np.zeros(len(self.starts), dtype=np.int64)
         for cause in causes:
-            total += self.causes[CAUSES.index(cause)]
+            if cause in self.possible:
+                total += self.causes[self.possible.index(cause)]
         return total
 
     @cached_property
@@ -120,7 +126,7 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     busy_starts, busy_ends = clip(*trace.busy(device), low, high)
     none = np.empty(0, dtype=np.int64)
     if not len(busy_starts):
-        return Gaps(device, low, low, none, none, none, none, np.empty((len(CAUSES), 0), dtype=np.int64))
+        return Gaps(device, low, low, none, none, none, none, (), np.empty((0, 0), dtype=np.int64))
     activity = _host_activity(trace)  # before the arrays below, as it needs much temporary memory
     first, last = int(busy_starts[0]), int(busy_ends[-1])
     starts, ends = complement(busy_starts, busy_ends, first, last)
@@ -135,21 +141,23 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     allowance = np.where(begin > starts, SUBMISSION_NS, submission_ns(trace))
     launching_until = np.where(known, np.clip(end + allowance, begin, ends), begin)
 
-    # There may be as many gaps as kernels, so a row per cause takes much memory.
+    active = {
+        cause: covered for cause, covered in zip(HOST_CAUSES, activity, strict=False) if covered is not None
+    }
+    possible = (*active, "unrecorded", *DEVICE_CAUSES)
     narrow = np.int32 if (ends - starts).max(initial=0) < 2**31 else np.int64
-    causes = np.zeros((len(CAUSES), len(starts)), dtype=narrow)
+    causes = np.zeros((len(possible), len(starts)), dtype=narrow)
     late = np.flatnonzero(begin > starts)  # the host is the cause only before the launch
     before: Ints = np.zeros(len(late), dtype=np.int64)
-    for index, coverage in enumerate(activity):
-        if coverage is not None:
-            covered = coverage.between(starts[late], begin[late])
-            causes[index, late] = covered - before
-            before = covered
-    causes[CAUSES.index("unrecorded"), late] = (begin - starts)[late] - before
-    causes[CAUSES.index("launching")] = launching_until - begin
-    causes[CAUSES.index("hand-over")] = np.where(known, ends - launching_until, 0)
-    causes[CAUSES.index(NOT_RECORDED)] = np.where(known, 0, ends - starts)
-    return Gaps(device, first, last, starts, ends, work, launch, causes)
+    for index, coverage in enumerate(active.values()):
+        covered = coverage.between(starts[late], begin[late])
+        causes[index, late] = covered - before
+        before = covered
+    causes[possible.index("unrecorded"), late] = (begin - starts)[late] - before
+    causes[possible.index("launching")] = launching_until - begin
+    causes[possible.index("hand-over")] = np.where(known, ends - launching_until, 0)
+    causes[possible.index(NOT_RECORDED)] = np.where(known, 0, ends - starts)
+    return Gaps(device, first, last, starts, ends, work, launch, possible, causes)
 
 
 @cached_on_trace

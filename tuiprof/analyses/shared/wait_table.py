@@ -36,7 +36,10 @@ _APART = {_waits.COUNTED: "", _waits.BY_PROFILER: "made by the profiler", _waits
 
 @dataclass(frozen=True, slots=True)
 class WaitTable:
-    """Waits with their cost and location."""
+    """Waits with their cost and location.
+
+    Words are categorical: a million waits have a few hundred distinct ones, and text takes four times as much memory.
+    """
 
     waits: _waits.Waits
     sites: Sites  # their source lines
@@ -56,7 +59,7 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
     empty_ns, late_ns = (np.where(counts, ns[inside], 0) for ns in (empty.ns, late))
     sites = join(trace, waits.last, waits.ancestry.outer_row)
     step_of = trace.steps.step_of[waits.last]
-    numbers = pl.Series([*map(str, trace.steps.numbers.tolist()), ""], dtype=pl.String)
+    numbers = pl.Series([*map(str, trace.steps.numbers.tolist()), ""], dtype=pl.Categorical)
     copied = np.flatnonzero(waits.copy >= 0)
     moved = np.full(len(waits), -1, dtype=np.int64)
     moved[copied] = trace.ints("bytes", waits.copy[copied])
@@ -80,10 +83,22 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
         }
     )
     frame = frame.hstack(_locations(trace, waits, sites))
-    # Each has some 300 bytes a wait, so they are made once.
+    # Each has more than a hundred bytes a wait, so they are made once.
     counted = frame if counts.all() else frame.filter(counts)
-    ranked = counted.sort("empty_ns", "blocked_ns", descending=True)
-    return WaitTable(waits, sites, frame, counted, ranked)
+    return WaitTable(waits, sites, frame, counted, counted.sort("empty_ns", "blocked_ns", descending=True))
+
+
+def written_out(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of the table of waits with words as text, for a report."""
+    return rows.with_columns(_text(column) for column in rows if column.dtype == pl.Categorical)
+
+
+def _text(words: pl.Series) -> pl.Series:
+    # Rows with the same word refer to one text; a cast writes the text of each row anew.
+    found, index = factorize(words.to_physical().cast(pl.Int64).fill_null(-1).to_numpy())
+    first = np.empty(len(found), dtype=np.int64)
+    first[index] = np.arange(len(index))
+    return words.gather(first).cast(pl.String).gather(index)
 
 
 def located(trace: Trace) -> pl.DataFrame:
@@ -114,34 +129,34 @@ def costs(trace: Trace) -> tuple[Emptied, Ints]:
 
 
 def _words(words: tuple[str, ...], codes: Ints) -> pl.Series:
-    return pl.Series(words, dtype=pl.String).gather(codes)
+    return pl.Series(words, dtype=pl.Categorical).gather(codes)
 
 
 def _names(trace: Trace, rows: Ints) -> pl.Series:
     """Return names of events; null where the row is -1."""
     if not len(rows):
-        return pl.Series([], dtype=pl.String)
+        return pl.Series([], dtype=pl.Categorical)
     codes = np.where(rows >= 0, trace.name_codes[np.maximum(rows, 0)], -1) if len(trace) else rows
     found, inverse = factorize(codes)
-    words = pl.Series([trace.names[c] if c >= 0 else None for c in found.tolist()], dtype=pl.String)
+    words = pl.Series([trace.names[c] if c >= 0 else None for c in found.tolist()], dtype=pl.Categorical)
     return words.gather(inverse)
 
 
 def _calls(trace: Trace, waits: _waits.Waits) -> pl.Series:
     """Return the calls of each wait: ``cudaMemcpyAsync + cudaStreamSynchronize``."""
     if not len(waits):
-        return pl.Series([], dtype=pl.String)
+        return pl.Series([], dtype=pl.Categorical)
     first, last = trace.name_codes[waits.first], trace.name_codes[waits.last]
     pairs, inverse = _distinct_rows(np.column_stack((np.where(waits.first != waits.last, first, -1), last)))
     words = [f"{trace.names[a]} + {trace.names[b]}" if a >= 0 else trace.names[b] for a, b in pairs.tolist()]
-    return pl.Series(words, dtype=pl.String).gather(inverse)
+    return pl.Series(words, dtype=pl.Categorical).gather(inverse)
 
 
 def _locations(trace: Trace, waits: _waits.Waits, sites: Sites) -> pl.DataFrame:
     """Return ``where``, ``in``, ``called_from``, ``found``, ``through``, ``range`` and ``stack`` of each wait."""
     schema = {
         "location": pl.Int64,
-        **dict.fromkeys(("where", "in", "called_from", "found", "through", "range", "stack"), pl.String),
+        **dict.fromkeys(("where", "in", "called_from", "found", "through", "range", "stack"), pl.Categorical),
     }
     if not len(waits):
         return pl.DataFrame(schema=schema)
@@ -230,6 +245,7 @@ def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFra
             nulls_last=True,
             maintain_order=True,
         )
+        .pipe(written_out)
     )
 
 

@@ -13,10 +13,9 @@ import numpy as np
 from tuiprof.model.units import format_bytes, format_ns, format_share
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import STALL_NS, STALL_TIMES, stall_after_ns
-from tuiprof.session.live.fold import DeviceHistory, Fold
+from tuiprof.session.live.fold import DeviceHistory, Fold, WriterState
 from tuiprof.session.live.hosts import SILENT_S, HostState, lost_hosts
 from tuiprof.session.live.series import JITTER_RULE, Floats, Ints
-from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import NotFinite, OutOfMemory
 from tuiprof.session.store.output import MIN_FREE_BYTES
 

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.model.units import format_ns
-from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.live.fold import Fold, WriterState
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import ClockDifference, combined_status, launch_of
 from tuiprof.session.store.status import COLLECTED, NOT_REACHED, Status, read_collected, status, unreached

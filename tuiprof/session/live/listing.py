@@ -9,9 +9,8 @@ from typing import Final, cast
 import msgspec
 
 from tuiprof.errors import SessionError
-from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.fold import RECORDER, Fold
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.live.writer_state import RECORDER
 from tuiprof.session.log import DeviceStep, Head, Slower, decode, first_head
 from tuiprof.session.store.folders import Session, run_order, session_dirs
 from tuiprof.session.store.hosts import (

@@ -14,8 +14,7 @@ import numpy as np
 from tuiprof.model.characters import shell_word
 from tuiprof.model.intervals import Mask
 from tuiprof.model.units import format_count, format_ns, format_share
-from tuiprof.session.live.fold import CaptureState, Fold
-from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.live.fold import CaptureState, Fold, WriterState
 from tuiprof.session.store.status import processes
 from tuiprof.system import process
 from tuiprof.system.files import text_of

@@ -17,7 +17,7 @@ from tuiprof.model.report import Level, listed
 from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value, plural
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import Slowdown
-from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.fold import Fold, WriterState
 from tuiprof.session.live.hosts import HostState, host_problems, host_states
 from tuiprof.session.live.listing import Summary
 from tuiprof.session.live.replay import read_fold
@@ -32,7 +32,6 @@ from tuiprof.session.live.series import (
 from tuiprof.session.live.sharing import crowded, foreign_devices
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import again, by_path, described, likely, missing, refusal
-from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import WorkersStarted
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import CLOCK_RULE

@@ -10,9 +10,8 @@ import numpy as np
 
 from tuiprof.model.units import format_bytes
 from tuiprof.report.sanitize import sanitize
-from tuiprof.session.live.fold import DeviceHistory, Fold
+from tuiprof.session.live.fold import DeviceHistory, Fold, WriterState
 from tuiprof.session.live.sharing import device_of
-from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.meta import DeviceMeta, SessionMeta
 from tuiprof.telemetry.figures import WORDS, figure, headline, show
 from tuiprof.tui.terminal import glyphs

@@ -17,13 +17,12 @@ import numpy as np
 from tuiprof.errors import SessionError, TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import Alert, alerts
-from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.fold import Fold, WriterState
 from tuiprof.session.live.hosts import HostState, HostWatch
 from tuiprof.session.live.listing import Summary, list_sessions, summary_of
 from tuiprof.session.live.replay import Live, Replay
 from tuiprof.session.live.series import NO_STATS, StepStats
 from tuiprof.session.live.sharing import foreign_devices
-from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session, session_dirs
 from tuiprof.session.store.meta import store_viewing
 from tuiprof.session.store.output import recording_problem

@@ -15,14 +15,13 @@ from tuiprof.model.units import format_count, format_ns, format_share, format_sp
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import RULES, Alert
-from tuiprof.session.live.fold import CaptureState, Fold, NoteLine
+from tuiprof.session.live.fold import CaptureState, Fold, NoteLine, WriterState
 from tuiprof.session.live.hosts import HostState, RankTimes
 from tuiprof.session.live.listing import Summary
 from tuiprof.session.live.replay import Replay
 from tuiprof.session.live.series import StepStats
 from tuiprof.session.live.step_series import StepSeries
 from tuiprof.session.live.summary import ranges
-from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import DeviceMeta, Labels, TriggerRequest
 from tuiprof.session.store.status import Status
