@@ -22,7 +22,7 @@ from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.formatting import formatted
-from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
 from tuiprof.model.steps import PageFaults, SampledLine, Uncaptured, Weights
