@@ -2438,6 +2438,13 @@ def test_sums_of_products_with_one_hot_vectors_pick_values(ops: Sequence[Op], sa
         assert ("label_smoothing" in row["instead"]) == (saved_us in (0.7 * 600, 0.7 * 410))
 
 
+@pytest.mark.parametrize(("vectors", "left"), [(ONE_HOT, False), (("aten::rand", UNARY, 100), True)])
+def test_what_one_hot_vectors_pick_is_no_chain_to_fuse(vectors: Op, left: bool) -> None:
+    smoothed = (vectors, ("aten::mul", UNARY, 100), ("aten::add", UNARY, 100), *PICK)
+    trace = gpu_bound(("aten::linear", GEMM, 500), *smoothed, ("aten::linear", GEMM, 500))
+    assert (finding(trace, "elementwise-chain") is not None) == left
+
+
 @pytest.mark.parametrize(("fill_us", "advised"), [(100, True), (10, False)])
 def test_of_an_update_of_all_parameters_tables_take_their_part(fill_us: float, advised: bool) -> None:
     made, free = Made(), 20.0

@@ -10,18 +10,20 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import COMPILED_NS, SWISH, find_regions, fused, in_a_row
+from tuiprof.advice.redundant.one_hot_sum import picked
 from tuiprof.advice.redundant.repeated_in_layers import computed_again
 from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.model import Trace
 
-#: Maximum share of a chain that layers compute again, or that formats tensors as text: both have advice of their own.
+#: Maximum share of a chain that layers compute again, that picks values with one-hot vectors, or that formats tensors
+#: as text: these have advice of their own.
 _MAX_APART: Final = 0.5
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for chains of elementwise operators of any size, combined in one finding."""
     calls = evidence.calls
-    apart = computed_again(trace) | calls.mask(*formatted(trace))
+    apart = computed_again(trace) | picked(trace) | calls.mask(*formatted(trace))
     found = [chain for chain in find_regions(trace).chains if np.mean(apart[chain.busy]) <= _MAX_APART]
     if not found:
         return
