@@ -1535,7 +1535,7 @@ def test_waits_of_a_trainer_name_its_arguments() -> None:
     """The script cannot change the lines of a framework that wait."""
     library = "/env/lib/python3.12/site-packages"
     made, sites, correlation = Made(), [], 0
-    for number, at in made.steps(540):
+    for _, at in made.steps(540):
         for place, operator in enumerate(("item", "to", "item")):
             correlation, begin = correlation + 10, at + 180 * place
             made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 100), correlation)
