@@ -326,6 +326,7 @@ class Trace:
         self.find_siblings: Callable[[], TraceSet | None] | None = None
         self._siblings: TraceSet | None = None
         self._work: dict[int, Ints] = {}
+        self._named: dict[str, Mask] = {}
         #: Results of functions that are ``cached_on_trace``, by function and arguments.
         self.derivations: dict[tuple[object, tuple[object, ...]], Derivation] = {}
         self._busy: dict[int, tuple[Ints, Ints]] = {}
@@ -448,8 +449,13 @@ class Trace:
 
     def names_like(self, predicate: str) -> Mask:
         """Return which of :attr:`names` match a regular expression (searched anywhere)."""
-        search = re.compile(predicate).search
-        return np.fromiter((search(name) is not None for name in self.names), bool, len(self.names))
+        found = self._named.get(predicate)
+        if found is None:  # rules ask for a hundred expressions, and for some of them hundreds of times
+            search = re.compile(predicate).search
+            found = np.fromiter((search(name) is not None for name in self.names), bool, len(self.names))
+            found.setflags(write=False)
+            self._named[predicate] = found
+        return found
 
     def host_events(self, predicate: str) -> Ints:
         """Return the rows of the host events in whose name a regular expression is found."""
