@@ -163,9 +163,7 @@ def test_other_machines_are_warned_of_and_a_taken_port_is_said() -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Synthetic]:
     """A run that goes on, its session written as time passes."""
-    made = Synthetic(tmp_path / "s")
-    made.start()
-    made.run_until(1)
+    made = Synthetic(tmp_path / "s").ran(1)
     over = threading.Event()
 
     def go_on() -> None:

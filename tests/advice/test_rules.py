@@ -1602,6 +1602,29 @@ def test_a_size_is_computed_and_read_if_a_tensor_is_made_right_after(
         assert row["wins_ns"] > 120_000, "neither the operator nor the read"
 
 
+def test_the_line_of_a_mask_is_that_of_its_forward_pass() -> None:
+    """The backward pass of a mask may wait for longer, but the script cannot change it."""
+    made = Made()
+    for number in range(4):
+        at, first = number * 600, number * 10 + 1
+        made.step(number, at, at + 600)
+        made.op("aten::index", at + 10, at + 60, sequence=number)
+        made.op("aten::nonzero", at + 12, at + 50)
+        made.call("cudaStreamSynchronize", at + 20, at + 40, correlation=first)
+        made.launch(GEMM, (at + 65, at + 70), (at + 75, at + 380), first + 1)
+        made.op("autograd::engine::evaluate_function: IndexBackward0", at + 100, at + 500, sequence=number)
+        made.op("aten::_index_put_impl_", at + 110, at + 490)
+        made.op("aten::nonzero", at + 115, at + 480)
+        made.call("cudaStreamSynchronize", at + 120, at + 470, correlation=first + 2)
+        made.launch(REDUCE, (at + 482, at + 485), (at + 487, at + 560), first + 3)
+    row = finding(
+        made.trace([site(number * 600 + 61, "train.py:9 parts") for number in range(4)]), "size-from-device"
+    )
+    assert row is not None
+    assert "train.py:9" in row["where"]
+    assert "2 times a step" in row["what"]
+
+
 @pytest.mark.parametrize(("sizes", "advised"), [(10, True), (9, True), (5, False)])
 def test_a_function_that_reads_sizes_and_other_values(sizes: int, advised: bool) -> None:
     made, correlation = Made(), 0
@@ -2209,7 +2232,9 @@ def test_a_check_of_some_gradients_is_no_anomaly_mode() -> None:
 
 def test_a_forward_pass_inside_the_backward_pass_was_recomputed() -> None:
     row = found(differentiated(recomputed=6).trace(), "recomputed-forward")
-    assert row["wins_ns"] == pytest.approx(6 * 300_000, rel=0.02)
+    # As host time, three quarters as much for what checkpoints save, restore and look up.
+    assert row["wins_ns"] == pytest.approx(6 * 300_000 * 1.75, rel=0.02)
+    assert 6 * 300_000 < row["wins_low_ns"] < row["wins_ns"]
     assert "6 times a step" in row["what"]
     assert finding(differentiated().trace(), "recomputed-forward") is None
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 import pytest
-from on_screen import running
+from on_screen import press, running
 
 from tests.tui.on_screen import screen_text, until
 from tuiprof.fleet.gather import FOLDER_VARIABLE
@@ -125,8 +125,7 @@ async def test_from_all_ranks_to_the_trace_of_one(
         assert "rank 1 " in "".join(
             str(app.screen.query_one(RankMap).render_line(y).text) for y in range(size[1])
         )
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, TraceScreen))
+        await press(pilot, "enter", opens=TraceScreen)
         await pilot.press("escape", "q")
         await until(pilot, lambda: isinstance(app.screen, FleetScreen) or not app.is_running)
 

@@ -51,3 +51,10 @@ def append(session: Session, writer: str, *lines: bytes) -> Path:
     with open(path, "ab") as file:
         file.write(b"".join(lines))
     return path
+
+
+def written(root: Path, *lines: bytes, **fields: Any) -> Session:
+    """Make a session directory with the log of a rank: its head, then these lines."""
+    session = new_session(root, **fields)
+    append(session, "rank0", head(session), *lines)
+    return session

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from session_logs import append, head, line, new_session, step
+from session_logs import append, head, line, new_session, step, written
 
 from tuiprof.session.live import fold as fold_module
 from tuiprof.session.live.fold import Fold, WriterState
@@ -343,8 +343,7 @@ def test_a_note_of_an_unknown_level_is_told_like_any_other() -> None:
 
 
 def test_replay_shows_what_was_known_then(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), *(step(n) + line("dev", n=n, dur=n + 1) for n in range(1000)))
+    session = written(tmp_path, *(step(n) + line("dev", n=n, dur=n + 1) for n in range(1000)))
     append(
         session,
         "recorder",

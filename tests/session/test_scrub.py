@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from session_logs import append, head, line, new_session, step
+from session_logs import append, head, line, new_session, step, written
 from waiting import until
 
 from tuiprof.session.live import replay as replay_module
@@ -23,9 +23,7 @@ def long_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setattr(replay_module, "KEEP_BYTES", 1 << 18)
     monkeypatch.setattr(replay_module, "BLOCK", 1 << 16)
     monkeypatch.setattr(tail, "BLOCK", 1 << 16)
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), *(step(n) for n in range(STEPS)))
-    return session
+    return written(tmp_path, *(step(n) for n in range(STEPS)))
 
 
 def test_a_place_in_a_log_is_found_by_its_time(long_run: Session) -> None:
@@ -90,8 +88,7 @@ def test_what_was_printed_until_then_is_known(tmp_path: Path) -> None:
 
 
 def test_a_replay_can_be_extended_by_what_came_since(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), *(step(n) for n in range(10)))
+    session = written(tmp_path, *(step(n) for n in range(10)))
     replay = Replay(session)
     assert replay.duration_ns == 10 * MS
     append(session, "rank0", *(step(n) for n in range(10, 20)))
@@ -132,8 +129,7 @@ def test_reading_the_rest_can_be_given_up(long_run: Session) -> None:
 
 
 def test_a_small_log_is_read_from_its_beginning(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), *(step(n) for n in range(10)))
+    session = written(tmp_path, *(step(n) for n in range(10)))
     live = Live(session, tail_bytes=1 << 17)
     assert live.read_share == 1
     live.advance()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from session_logs import append, head, line, new_session
+from session_logs import append, head, line, written
 
 from tuiprof.comparison.sides import compare_targets
 from tuiprof.probe.slowdown import FEWEST, WARM_UP, SlowdownWatch
@@ -60,8 +60,7 @@ def run(before: Sequence[int], after: Sequence[int], profiled_ms: float = 40) ->
 
 
 def recorded(root: Path, lines: list[bytes], name: str = "run") -> Session:
-    session = new_session(root, name)
-    append(session, "rank0", head(session), *lines)
+    session = written(root, *lines, name=name)
     append(
         session,
         "recorder",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_logs import append, head, line, new_session, step
+from session_logs import append, head, line, new_session, step, written
 from waiting import until
 
 from tuiprof.cli import main
@@ -213,8 +213,7 @@ def test_a_host_that_runs_ahead_of_its_device_holds_up_nobody(on_device: bool, f
 
 
 def test_the_line_that_probably_ends_a_step_is_named_where_none_was_seen(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), line("likely", at=2_000, where="/scripts/train.py:46"))
+    session = written(tmp_path, line("likely", at=2_000, where="/scripts/train.py:46"))
     fold = read_fold(session)
     assert likely(fold, "/scripts") == "train.py:46"
     assert likely(fold, "/elsewhere") == "/scripts/train.py:46"
@@ -227,8 +226,7 @@ def test_the_line_that_probably_ends_a_step_is_named_where_none_was_seen(tmp_pat
 def test_the_command_says_how_to_record_the_steps_of_a_run_that_had_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), line("likely", at=2_000, where="/scripts/train.py:46"))
+    session = written(tmp_path, line("likely", at=2_000, where="/scripts/train.py:46"))
     append(session, "recorder", line("end", at=100_000_000, code=0, signal=None, why="exit"))
     assert main(["steps", str(session.path)]) == 0
     assert "tuiprof record --step-at scripts/train.py:46 -- python train.py" in capsys.readouterr().out
@@ -237,8 +235,7 @@ def test_the_command_says_how_to_record_the_steps_of_a_run_that_had_none(
 def test_a_rank_without_steps_in_a_run_that_is_over_has_none_to_come(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), line("source", at=1_000, what="optimizer steps"), step(0))
+    session = written(tmp_path, line("source", at=1_000, what="optimizer steps"), step(0))
     append(session, "rank1", head(session, "rank1", rank=1))
     assert main(["steps", str(session.path)]) == 0
     assert "rank1: steps: no steps yet" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from session_logs import append, head, line, new_session, step
+from session_logs import append, head, line, new_session, step, written
 
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session.live.listing import list_sessions
@@ -305,8 +305,7 @@ def test_list_and_find(tmp_path: Path) -> None:
 def test_a_thousand_sessions_are_listed_at_once(tmp_path: Path) -> None:
     text = b"".join(step(n) for n in range(300))
     for index in range(100):
-        session = new_session(tmp_path, age_s=index * 60)
-        append(session, "rank0", head(session), text)
+        session = written(tmp_path, text, age_s=index * 60)
         append(session, "recorder", head(session, "recorder"), line("end", at=5, code=0))
     before = time.process_time()
     listed = list_sessions(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from session.session_logs import append, head, line, new_session, step
+from session.session_logs import append, head, line, new_session, step, written
 
 from tuiprof.cli import main
 from tuiprof.cli.answering import page, session_answer
@@ -26,8 +26,7 @@ def recorded(
     root: Path, name: str, *, util: float = 0.5, own_cores: float = 1.0, dur: int = 1_000_000
 ) -> Session:
     """Make a run of sixty steady steps on a host with two cores."""
-    session = new_session(root, name)
-    append(session, "rank0", head(session), *(step(n, dur + n % 3 * 1000) for n in range(60)))
+    session = written(root, *(step(n, dur + n % 3 * 1000) for n in range(60)), name=name)
     figures = {"util": util, "tree_cpu": own_cores, "core0_util": util, "core1_util": util}
     readings = (line("tele", at=1_000 + n * 1_000_000, dev="host", m=figures) for n in range(10))
     append(session, "recorder", head(session, "recorder", rank=None), *readings)
@@ -92,8 +91,7 @@ def test_a_run_without_the_probe_is_told_from_one_without_steps(tmp_path: Path) 
 
 def test_a_large_rest_of_the_step_is_explained(tmp_path: Path) -> None:
     for name, forward in (("named", 900_000), ("unnamed", 400_000)):
-        session = new_session(tmp_path, name)
-        append(session, "rank0", head(session), *(step(n, ph={"forward": forward}) for n in range(20)))
+        session = written(tmp_path, *(step(n, ph={"forward": forward}) for n in range(20)), name=name)
         note = summarise(session).table("phases").note
         assert ("time outside of all phases" in note) == (name == "unnamed")
 
@@ -109,8 +107,7 @@ def test_a_large_rest_of_the_step_is_explained(tmp_path: Path) -> None:
     ],
 )
 def test_a_median_that_is_no_usual_step_is_said(durations: list[int], said: bool, tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), *(step(n, dur) for n, dur in enumerate(durations)))
+    session = written(tmp_path, *(step(n, dur) for n, dur in enumerate(durations)))
     notes = [note for note in summarise(session).notes if "not what a step takes on average" in note]
     assert bool(notes) == said
     assert not said or ("40.0 % of the steps" in notes[0] and "the mean is 4.82 ms" in notes[0])
@@ -157,8 +154,7 @@ def test_waiting_for_data_is_the_share_that_the_table_has(tmp_path: Path) -> Non
 def test_a_capture_that_lacked_steps_says_nothing_new_of_a_run_without_any(tmp_path: Path) -> None:
     failed = line("capture", at=2_000, id="start", state="failed", why="no steps were detected in the script")
     for name, steps in (("stepless", []), ("stepping", [step(n) for n in range(9)])):
-        session = new_session(tmp_path, name)
-        append(session, "rank0", head(session), *steps, failed)
+        session = written(tmp_path, *steps, failed, name=name)
         end(session, 0)
         assert any("capture 'start' failed" in note for note in summarise(session).notes) == bool(steps)
 
@@ -224,8 +220,7 @@ def test_what_to_do_about_waiting_for_data_depends_on_why(tmp_path: Path, ns: in
 
 
 def test_the_answer_of_a_run_without_a_trace_is_about_its_steps(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), *(step(n) for n in range(1_200)))
+    session = written(tmp_path, *(step(n) for n in range(1_200)))
     first, *rest = to_text(session_answer(session, Selection()), Style()).splitlines()
     assert first == "run · 1 200 steps · 1.00 ms a step"
     assert "" not in rest[:1]
@@ -330,6 +325,5 @@ def test_a_list_has_the_step_time_of_the_report(
 
 def test_a_list_says_that_a_median_is_of_the_last_steps(tmp_path: Path) -> None:
     for count, said in ((50, ""), (5_000, "of long runs, the median of the last steps")):
-        session = new_session(tmp_path, f"train-{count}")
-        append(session, "rank0", head(session), *(step(n) for n in range(count)))
+        session = written(tmp_path, *(step(n) for n in range(count)), name=f"train-{count}")
         assert listing(tmp_path, [summary_of(session)]).tables[0].note == said

@@ -7,7 +7,7 @@ import os
 from contextlib import closing
 from pathlib import Path
 
-from session_logs import append, head, line, new_session, step
+from session_logs import append, head, line, new_session, step, written
 
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.summary import summarise
@@ -43,8 +43,7 @@ def test_partial_last_lines_wait_for_their_rest(tmp_path: Path) -> None:
 
 
 def test_records_of_a_delayed_frame_come_in_batches_of_the_usual_size(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), *map(step, range(8000)), b'{"t":"step","n":')
+    session = written(tmp_path, *map(step, range(8000)), b'{"t":"step","n":')
     with closing(LogReader(session)) as reader:
         batches = [batch.records for batch in reader.poll_batches()]
         assert max(map(len, batches)) < 1000
@@ -80,8 +79,7 @@ def test_foreign_and_damaged_lines_are_counted_and_the_rest_read(tmp_path: Path)
 
 
 def test_what_cannot_be_read_is_said_and_holds_nobody_up(tmp_path: Path) -> None:
-    session = new_session(tmp_path, age_s=60)
-    append(session, "rank0", head(session), step(0), b"damaged\n", step(1), b"damaged, too\n")
+    session = written(tmp_path, step(0), b"damaged\n", step(1), b"damaged, too\n", age_s=60)
     (session.log / "rank1.jsonl").mkdir()
     os.mkfifo(session.log / "rank2.jsonl")
     (session.log / "rank3.jsonl").symlink_to("/dev/zero")
@@ -104,8 +102,7 @@ def test_what_cannot_be_read_is_said_and_holds_nobody_up(tmp_path: Path) -> None
 
 
 def test_reading_in_small_pieces_gives_the_same(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), *(step(n) for n in range(200)))
+    session = written(tmp_path, *(step(n) for n in range(200)))
     with closing(LogReader(session)) as whole, closing(LogReader(session)) as pieces:
         expected = poll(whole)
         found = []
@@ -115,8 +112,7 @@ def test_reading_in_small_pieces_gives_the_same(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_huge_log_comes_first(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    append(session, "rank0", head(session), b"".join(STEP % n for n in range(60_000)))
+    session = written(tmp_path, b"".join(STEP % n for n in range(60_000)))
     with closing(LogReader(session, tail_bytes=10_000)) as reader:
         records = [record for _, record in poll(reader)]
     numbers = [record.n for record in records if isinstance(record, Step)]

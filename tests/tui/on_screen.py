@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from textual._context import active_app
 from textual.app import App
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
@@ -90,6 +91,19 @@ async def until_shown(pilot: Pilot[int], *texts: str) -> str:
 
     await until(pilot, has_all)
     return shown
+
+
+async def press(
+    pilot: Pilot[int],
+    *keys: str,
+    opens: type[Screen[Any]] | None = None,
+    shows: str | tuple[str, ...] = (),
+) -> str:
+    """Press keys, wait until they have opened a screen and it shows a text, or all of several; return what it shows."""
+    await pilot.press(*keys)
+    if opens is not None:
+        await until(pilot, lambda: isinstance(pilot.app.screen, opens))
+    return await until_shown(pilot, *((shows,) if isinstance(shows, str) else shows))
 
 
 #: How many times each application has drawn.

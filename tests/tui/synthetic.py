@@ -121,6 +121,14 @@ class Synthetic:
         self.session.stderr.touch()
         return self.session
 
+    def ran(self, t_s: float, *, code: int | None = None) -> Synthetic:
+        """Write the heads and all that happens up to a session time and, with an exit status, the end; return it."""
+        self.start()
+        self.run_until(t_s)
+        if code is not None:
+            self.end(code)
+        return self
+
     def write(self, writer: str, *records: Record) -> None:
         """Append records to the log of a writer."""
         with open(self.session.log / f"{writer}.jsonl", "ab") as file:
@@ -242,9 +250,7 @@ def recorded(root: Path, seconds: float = 30.0, lasting: float = 0.0, **options:
     made.mono_ns -= int(max(seconds, lasting) * 1e9)
     made.session.meta.mono_ns = made.mono_ns
     write_meta(made.session.path, made.session.meta)
-    made.start()
-    made.run_until(seconds)
-    return made
+    return made.ran(seconds)
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from on_screen import until_shown
-from trace_app import app_of, only, settle, settled
+from on_screen import press, until_shown
+from trace_app import app_of, only, settle, settled, typed
 
 from tuiprof import analyses
 from tuiprof.formats import open_trace
@@ -125,11 +125,9 @@ async def test_the_room_below_a_table_follows_the_cursor_and_shows_the_next(
         assert long in below
         assert "/home/me/train.py:7 main" in below
         assert "By call  1 row  t shows it" in below
-        await pilot.press("down")
-        await settle(pilot)
+        await typed(pilot, "down")
         assert "/home/me/train.py:7 main" not in app.text("#answer-prose")
-        await pilot.press("t")
-        await settle(pilot)
+        await typed(pilot, "t")
         assert "By call" in app.text("#answer-title")
         assert "Syncs by location" in app.text("#answer-prose")
 
@@ -147,20 +145,16 @@ async def test_idle_time_after_syncs_leads_to_the_syncs() -> None:
     app = TuiprofApp(Start("trace", shipped("traces") / "planted-syncs.pt.trace.json.gz"))
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, "saves about")
-        await pilot.press("3")
-        await until_shown(pilot, "Idle time by cause")
-        await pilot.press("/", *"sync", "enter")
-        await until_shown(pilot, "more in", "Syncs: enter opens it")
-        await pilot.press("enter")
-        await until_shown(pilot, "Syncs by location")
+        await press(pilot, "3", shows="Idle time by cause")
+        await press(pilot, "/", *"sync", "enter", shows=("more in", "Syncs: enter opens it"))
+        await press(pilot, "enter", shows="Syncs by location")
 
 
 async def test_a_tab_carries_what_its_analysis_saves() -> None:
     app = TuiprofApp(Start("trace", shipped("traces") / "planted-syncs.pt.trace.json.gz"))
     async with app.run_test(size=(200, 50)) as pilot:
         await until_shown(pilot, "saves about")
-        await pilot.press("1")
-        text = await until_shown(pilot, "removing them saves", "Syncs by location")
+        text = await press(pilot, "1", shows=("removing them saves", "Syncs by location"))
         said = re.search(r"removing them saves about [^(]+\(([\d.]+) %\)", text)
         tab = re.search(r"1 Syncs ✗ +(\d+) %", text)
         assert said is not None, text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from made_traces import small_trace
-from on_screen import running, screen_text, until, until_shown, workers_done
+from on_screen import press, running, screen_text, until, until_shown, workers_done
 
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.resources import shipped
@@ -74,12 +74,10 @@ async def test_the_head_tells_of_other_ranks_and_a_key_changes_to_one(two_ranks:
         await workers_done(pilot)
         screen = app.screen
         await pilot.press("3")
-        await pilot.press("R")
-        await until(pilot, lambda: isinstance(app.screen, CapturesScreen))
+        await press(pilot, "R", opens=CapturesScreen)
         shown = await until_shown(pilot, "device busy", "rank1.json.gz", "the Ranks tab shows")
         assert "…" not in shown.split("device busy")[1].split("rank1.json.gz")[0]
-        await pilot.press("down", "enter")
-        await until_shown(pilot, "rank 1 of 2 — R: others", "rank1.json.gz")
+        await press(pilot, "down", "enter", shows=("rank 1 of 2 — R: others", "rank1.json.gz"))
         assert app.screen is screen
         assert isinstance(screen, TraceScreen)
         assert screen.path == second
@@ -87,8 +85,7 @@ async def test_the_head_tells_of_other_ranks_and_a_key_changes_to_one(two_ranks:
         assert view is not None
         assert view.trace.info.path == second
         assert view.current == view.tabs[2]  # the tab that was looked at
-        await pilot.press("R")
-        await until(pilot, lambda: isinstance(app.screen, CapturesScreen))
+        await press(pilot, "R", opens=CapturesScreen)
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is screen)
         assert screen.path == second
@@ -108,10 +105,8 @@ async def test_another_rank_can_be_chosen_where_one_cannot_be_read(two_ranks: Pa
     app = TuiprofApp(Start("trace", two_ranks / "rank0.json.gz", directory=two_ranks))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "✗ ", "R others")
-        await pilot.press("R")
-        await until_shown(pilot, "unreadable")
-        await pilot.press("end", "enter")
-        await until_shown(pilot, "rank 1 of 2", "Syncs by location")
+        await press(pilot, "R", shows="unreadable")
+        await press(pilot, "end", "enter", shows=("rank 1 of 2", "Syncs by location"))
 
 
 async def test_the_list_marks_the_straggler_and_says_what_it_did_not_read(two_ranks: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_traces import MS, small_trace, trace_of
-from on_screen import running, screen_text, until, until_shown
+from on_screen import press, running, screen_text, until, until_shown
 from textual.pilot import Pilot
 
 from tuiprof.tui import Start
@@ -114,8 +114,7 @@ async def test_every_tab_ranks_by_the_change(pair: tuple[Path, Path]) -> None:
         view.open_tab("syncs")
         await until_shown(pilot, "−1.30 ms")
         view.open_tab("kernels")
-        await pilot.press("slash", *"name ~ gemm", "enter")
-        await until_shown(pilot, "1 of 2 rows")
+        await press(pilot, "slash", *"name ~ gemm", "enter", shows="1 of 2 rows")
         await pilot.press("escape")
         await pilot.pause()
         assert "1 of 2 rows" not in screen_text(app)
@@ -126,8 +125,7 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
         view = await shown(pilot)
         view.open_tab("kernels")
         await pilot.pause()
-        await pilot.press("enter")
-        await until_shown(pilot, "softmax  900 µs before → 400 µs after  2.25× faster")
+        await press(pilot, "enter", shows="softmax  900 µs before → 400 µs after  2.25× faster")
         before, after = view.pair.both
         assert before.state.event is not None
         assert after.state.event is not None
@@ -136,14 +134,12 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
             t.state.view.column_of(int(t.state.lanes.trace.starts[t.state.event])) for t in (before, after)
         ]
         assert columns[0] == columns[1]
-        await pilot.press("escape")
-        await until_shown(pilot, "the first steps are aligned")
+        await press(pilot, "escape", shows="the first steps are aligned")
         assert before.state.event is None
         after.focus()
         await pilot.press("n")  # the trace after has no sync
         before.focus()
-        await pilot.press("home", "n")
-        await until_shown(pilot, "cudaStreamSynchronize  has no counterpart after in this step")
+        await press(pilot, "home", "n", shows="cudaStreamSynchronize  has no counterpart after in this step")
         await pilot.press(
             "f", "m", "m", "b", "apostrophe", "right_curly_bracket", "left_curly_bracket", "z", "0"
         )
@@ -183,12 +179,10 @@ async def test_at_24_lines_the_timelines_take_the_place_of_the_table(pair: tuple
         await pilot.press("t")
         await until(pilot, lambda: screen_text(app).count("stream 7") == 2)
         assert "What changed in the traces" not in screen_text(app)
-        await pilot.press("escape")
-        await until_shown(pilot, "What changed in the traces")
+        await press(pilot, "escape", shows="What changed in the traces")
         view.open_tab("kernels")
         await pilot.pause()
-        await pilot.press("enter")
-        await until_shown(pilot, "softmax  900 µs before → 400 µs after")
+        await press(pilot, "enter", shows="softmax  900 µs before → 400 µs after")
         _before, after = view.pair.both
         assert after.has_focus
         span = after.state.view.span
@@ -202,10 +196,8 @@ async def test_swap_rules_export_and_close(
     monkeypatch.chdir(tmp_path)
     async with running(app_of(pair), size=(140, 48)) as (app, pilot):
         await shown(pilot)
-        await pilot.press("x")
-        await until_shown(pilot, "before fast.json", "after slow.json", "slower")
-        await pilot.press("x")
-        await until_shown(pilot, "before slow.json", "faster")
+        await press(pilot, "x", shows=("before fast.json", "after slow.json", "slower"))
+        await press(pilot, "x", shows=("before slow.json", "faster"))
         await pilot.press("r")
         await pilot.pause()
         assert isinstance(app.screen, ReadingScreen)
@@ -243,17 +235,13 @@ async def test_c_compares_an_open_trace_with_one_beside_it(pair: tuple[Path, Pat
     slow, fast = pair
     assert beside(fast) == [slow]
     async with running(TuiprofApp(Start("trace", fast)), "saves about") as (app, pilot):
-        await pilot.press("c")
-        await until_shown(pilot, "baseline for fast.json", "slow.json")
+        await press(pilot, "c", shows=("baseline for fast.json", "slow.json"))
         assert isinstance(app.screen, PickScreen)
-        await pilot.press("enter")
-        await until_shown(pilot, "before slow.json", "after fast.json", "faster")
+        await press(pilot, "enter", shows=("before slow.json", "after fast.json", "faster"))
         assert isinstance(app.screen, CompareScreen)
-        await pilot.press("q", "c", "end", "enter")
-        await until_shown(pilot, "compare with")
+        await press(pilot, "q", "c", "end", "enter", shows="compare with")
         assert isinstance(app.screen, TextForm)
-        await pilot.press(*str(slow), "enter")
-        await until_shown(pilot, "before slow.json", "faster")
+        await press(pilot, *str(slow), "enter", shows=("before slow.json", "faster"))
 
 
 def test_counterparts_have_the_same_name_step_and_place() -> None:
@@ -286,8 +274,7 @@ def test_picture(size: tuple[int, int], pair: tuple[Path, Path], snap_compare: o
         view.open_tab("kernels")
         await pilot.pause()
         if size[1] > 30:
-            await pilot.press("enter")
-            await until_shown(pilot, "2.25× faster")
+            await press(pilot, "enter", shows="2.25× faster")
         await pilot.pause()
 
     assert snap_compare(app_of(pair), terminal_size=size, run_before=open_kernels)  # type: ignore[operator]

@@ -151,10 +151,7 @@ async def test_no_word_of_a_dialog_or_a_table_is_too_faint_to_be_read(
 async def test_no_word_of_a_run_a_comparison_the_library_or_a_message_is_too_faint_to_be_read(
     tmp_path: Path,
 ) -> None:
-    made = Synthetic(tmp_path / "sessions", gpus=2)
-    made.start()
-    made.run_until(20)
-    made.end()
+    made = Synthetic(tmp_path / "sessions", gpus=2).ran(20, code=0)
     traces = [
         str(shipped("traces") / f"metrics-{name}.pt.trace.json.gz") for name in ("naive", "no-nan-check")
     ]

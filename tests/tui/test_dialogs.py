@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from on_screen import screen_text, until
 from textual.widgets import Input
-from trace_app import app_of, settle, settled
+from trace_app import app_of, settle, settled, typed
 
 from tuiprof.session.run.control import trigger_requests
 from tuiprof.tui import Start
@@ -124,8 +124,7 @@ async def test_export_writes_what_the_renderers_say(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     async with settled(app_of()) as (app, pilot):
-        await pilot.press("2", "e", *["tab"] * presses, "enter")
-        await settle(pilot)
+        await typed(pilot, "2", "e", *["tab"] * presses, "enter")
         assert not isinstance(app.screen, ExportScreen)
     text = (tmp_path / f"trace.waits.{fmt}").read_text()
     assert "train.py:7 update" in text
@@ -146,8 +145,7 @@ async def test_export_never_replaces_a_file_unasked(tmp_path: Path, monkeypatch:
         await pilot.press("backspace", "t", "enter")  # another edit, the same name: asked again
         await settle(pilot)
         assert there.read_text() == "precious"
-        await pilot.press("enter")
-        await settle(pilot)
+        await typed(pilot, "enter")
         assert "all names are fine" in there.read_text()
         assert "no memory events" in there.read_text()
         await pilot.press("e")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from on_screen import running, screen_text, until, until_shown, workers_done
+from on_screen import press, running, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic, recorded
 from test_ladder_screen import SCRIPT, measured
 from textual.binding import Binding
@@ -63,8 +63,7 @@ def run(tmp_path: Path) -> Synthetic:
 async def test_on_a_run_that_goes_on(run: Synthetic) -> None:
     async with running(TuiprofApp(Start("live", run.session.path)), "27.0 ms", size=(150, 44)) as (_, pilot):
         await press_all(pilot, LiveScreen, keys(LiveScreen.BINDINGS) * 2)
-        await pilot.press("end")
-        await until_shown(pilot, "● running")
+        await press(pilot, "end", shows="● running")
 
 
 async def test_on_a_replay(run: Synthetic) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from on_screen import running, until
-from trace_app import app_of, settle
+from trace_app import app_of, settle, typed
 
 from tuiprof import advice, analyses
 from tuiprof.formats import open_trace
@@ -77,8 +77,7 @@ async def test_keys_go_through_the_findings_and_open_their_evidence(monkeypatch:
         await settle(pilot)
         first: Any = app.view.finding
         assert app.view.current == "kernels"  # the evidence of the first finding
-        await pilot.press("right_square_bracket", "right_square_bracket")
-        await settle(pilot)
+        await typed(pilot, "right_square_bracket", "right_square_bracket")
         assert "aggregation.py:93" in app.text("#trace-verdict")
         assert app.view.current == "sync_events"
         await pilot.press("o")
@@ -108,8 +107,7 @@ async def test_the_head_follows_the_cursor_in_the_list_of_findings() -> None:
         await pilot.press("right_square_bracket")
         await until(pilot, lambda: "4 of 4" in app.text("#trace-verdict"))
         assert app.view.current != "advice"
-        await pilot.press("9")
-        await settle(pilot)
+        await typed(pilot, "9")
         assert app.table.current == 3
         assert "4 of 4" in app.text("#trace-verdict")
 
@@ -144,16 +142,13 @@ async def test_the_timeline_shows_what_the_finding_costs_and_the_step_with_its_f
         assert lost.between(low, app.view.trace.span[1]) == pytest.approx(4 * first.saves_ns, rel=1e-6)
         assert "lost to this finding" in app.text("#timeline")
         assert " ops " not in app.text("#timeline")
-        await pilot.press("d")
-        await settle(pilot)
+        await typed(pilot, "d")
         assert " ops " in app.text("#timeline")
-        await pilot.press("p")
-        await settle(pilot)
+        await typed(pilot, "p")
         await until(pilot, lambda: "fix GPU" in app.text("#timeline"))
         assert app.timeline.state.lanes is not None
         assert app.timeline.state.lanes.replayed is not None
-        await pilot.press("escape")
-        await settle(pilot)
+        await typed(pilot, "escape")
         assert app.timeline.state.lanes.lost is lost
         assert app.timeline.state.view.low <= low < high <= app.timeline.state.view.high
 
@@ -168,8 +163,7 @@ async def test_figures_are_without_the_profiler_until_they_are_wanted_as_capture
         await until(pilot, lambda: "of 29.2 ms" in app.text("#trace-verdict"))
         assert "29.2 ms a step " in app.text("#trace-head")
         assert "as captured" in app.text("TabBar")
-        await pilot.press("U")
-        await settle(pilot)
+        await typed(pilot, "U")
         assert "of 27.1 ms" in app.text("#trace-verdict")
         assert "as captured" not in app.text("TabBar")
 
@@ -180,8 +174,7 @@ async def test_advice_is_in_view_at_80_columns_whichever_tab_is_open() -> None:
         await until(pilot, lambda: "9 Advice 4" in app.text("TabBar"))
         await settle(pilot)
         for digit in "123456":
-            await pilot.press(digit)
-            await settle(pilot)
+            await typed(pilot, digit)
             assert "9 Advice 4" in app.text("TabBar"), digit
             assert f" {digit} " in app.text("TabBar")
 

@@ -105,9 +105,7 @@ def test_without_a_terminal_it_says_what_to_use(tmp_path: Path, script: Path) ->
 
 @pytest.mark.parametrize("width", [40, 79, 200])
 def test_the_lines_fit_and_are_few(tmp_path: Path, width: int) -> None:
-    made = Synthetic(tmp_path, gpus=4)
-    made.start()
-    made.run_until(20)
+    made = Synthetic(tmp_path, gpus=4).ran(20)
     rows = strip_rows(made.session, read_fold(made.session), made.session.status(), made.t_ns, width)
     assert 4 <= len(rows) <= 6
     assert all(row_width(row) <= width for row in rows)

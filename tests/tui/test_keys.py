@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from on_screen import live, running, screen_text, until, until_shown
+from on_screen import live, press, running, screen_text, until, until_shown
 from synthetic import Synthetic
 from textual.binding import Binding
 from textual.widgets import OptionList
@@ -31,9 +31,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Path:
-    made = Synthetic(tmp_path / "s", ranks=2)
-    made.start()
-    made.run_until(3)
+    made = Synthetic(tmp_path / "s", ranks=2).ran(3)
     return made.session.path
 
 
@@ -51,8 +49,7 @@ def test_every_binding_has_an_id_a_tooltip_and_a_group() -> None:
 async def test_help_lists_every_key_that_works(session: Path, config: Path) -> None:
     async with running(live(session), "step time", "rank +", size=(140, 100)) as (app, pilot):
         working = {active.binding.id for active in app.screen.active_bindings.values()}
-        await pilot.press("question_mark")
-        text = await until_shown(pilot, "esc closes", "What this screen shows")
+        text = await press(pilot, "question_mark", shows=("esc closes", "What this screen shows"))
         assert "app.palette" not in text  # ids are for those who ask
         assert text.index("Search commands, scenarios") < text.index("Jitter is the median")
         # The screen's own keys first; of Textual's own only those for the panes, in our words.
@@ -61,8 +58,7 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
         assert "Go to the next pane" in text
         assert "Focus Next" not in text
         assert "^" not in text.replace("ctrl+", ""), "one notation for ctrl"
-        await pilot.press("i")
-        text = await until_shown(pilot, "i ids", str(config))
+        text = await press(pilot, "i", shows=("i ids", str(config)))
         assert isinstance(app.screen, HelpScreen)
         for binding in LiveScreen.BINDINGS:
             assert not isinstance(binding, tuple)
@@ -71,8 +67,7 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
         assert "app.palette" in text
         assert "output.home" in text
         assert "Jitter is the median" in text
-        await pilot.press("escape")
-        await until_shown(pilot, "step time")
+        await press(pilot, "escape", shows="step time")
 
 
 @pytest.mark.parametrize(("columns", "text_cells"), [(60, 33), (50, 24), (20, 8)])
@@ -80,8 +75,7 @@ async def test_long_lines_of_the_help_go_on_below_their_text(
     session: Path, columns: int, text_cells: int
 ) -> None:
     async with running(live(session), "? help", size=(columns, 100)) as (app, pilot):
-        await pilot.press("question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await press(pilot, "question_mark", opens=HelpScreen)
         assert isinstance(app.screen, HelpScreen)
         below = [line for line in app.screen._page().plain.splitlines() if line.startswith(" " * 16)]
         widest = max(len(line) - 16 for line in below)
@@ -94,12 +88,10 @@ async def test_help_of_a_trace_has_one_line_for_the_digits_and_its_footer_no_key
         text = await until_shown(pilot, "gloo:all_reduce", "9 Advice ✓", "+ - 0 zoom")
         assert "next sync" not in text
         assert "launch ↔ work" not in text
-        await pilot.press("question_mark")
-        text = await until_shown(pilot, "Open the tab of this number", "Search commands")
+        text = await press(pilot, "question_mark", shows=("Open the tab of this number", "Search commands"))
         assert text.count("Open the tab of this number") == 1
         assert "1–9 " in text
-        await pilot.press("i")
-        await until_shown(pilot, "trace.tab_1", "trace.tab_9")
+        await press(pilot, "i", shows=("trace.tab_1", "trace.tab_9"))
 
 
 async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) -> None:
@@ -121,8 +113,7 @@ async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) 
         texts = [str(option.prompt).rpartition("  ")[0].strip() for option in options.options]
         assert len(set(texts)) == len(texts), "nothing is offered twice"
         assert any(text.startswith("tab Kernels — ") for text in texts), "every tab by its title"
-        await pilot.press(*"next event")
-        await until_shown(pilot, ". in timeline")
+        await press(pilot, *"next event", shows=". in timeline")
         await pilot.press("enter")
         await until(pilot, lambda: timeline.has_focus and timeline.state.event is not None)
 
@@ -158,16 +149,13 @@ async def test_the_footer_of_a_text_field_shows_no_key_that_is_typed_into_it(tmp
 
     async with app.run_test(size=(120, 30)) as pilot:
         await until_shown(pilot, "? help", "Learn")
-        await pilot.press("slash", "plus", "question_mark", "slash")
-        await until_shown(pilot, "+?/", "no match")
+        await press(pilot, "slash", "plus", "question_mark", "slash", shows=("+?/", "no match"))
         assert footer().split() == ["esc", "clear", "filter", "ctrl+p", "commands", "f1", "help"]
-        await pilot.press("f1")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await press(pilot, "f1", opens=HelpScreen)
         await pilot.press("escape")
         app.go.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz")
         await until_shown(pilot, "Syncs by location", "+ - 0 zoom", "/ filter")
-        await pilot.press("slash")
-        await until_shown(pilot, "text to search for")
+        await press(pilot, "slash", shows="text to search for")
         assert footer().split() == ["esc", "clear", "filter", "ctrl+p", "commands", "f1", "help"]
 
 
@@ -176,8 +164,7 @@ async def test_keys_and_theme_come_from_the_configuration(session: Path, config:
     async with running(live(session), "w zoom", "last 60 s", size=(140, 40)) as (app, pilot):
         assert app.theme == "tuiprof-light"
         await pilot.press("z")
-        await pilot.press("w")
-        await until_shown(pilot, "last 5 min")
+        await press(pilot, "w", shows="last 5 min")
 
 
 async def test_what_is_wrong_with_the_configuration_is_said(session: Path, config: Path) -> None:

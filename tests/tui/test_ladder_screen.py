@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from on_screen import running, screen_text, until, until_shown, workers_done
+from on_screen import press, running, screen_text, until, until_shown, workers_done
 
 from tuiprof.cli.options import Invocation
 from tuiprof.cli.targets import ladder_or_none
@@ -114,10 +114,8 @@ async def test_an_earlier_measurement_is_shown_without_running(start: Start) -> 
         fast = next(line for line in text.splitlines() if "fast " in line and "15.0 ms" in line)
         assert "1.33× faster" in fast
         assert "no TPU" in text
-        await pilot.press("down")
-        await until_shown(pilot, "why", "against slow:", "published", "on a laptop")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, TraceScreen))
+        await press(pilot, "down", shows=("why", "against slow:", "published", "on a laptop"))
+        await press(pilot, "enter", opens=TraceScreen)
 
 
 async def test_a_kernel_is_shown_beside_the_limits_of_its_chip(start: Start) -> None:
@@ -174,23 +172,18 @@ async def test_results_are_exported_and_older_ones_are_a_key_away(start: Start, 
     async with running(TuiprofApp(start), size=(160, 40)) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "1 of 2", "slower", "e export")
-        await pilot.press("e")
-        await until_shown(pilot, "export to")
+        await press(pilot, "e", shows="export to")
         field = app.screen.query_one("Input")
         field.value = str(tmp_path / "out.xyz")  # type: ignore[attr-defined]
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, LadderScreen))
+        await press(pilot, "enter", opens=LadderScreen)
         assert not (tmp_path / "out.xyz").exists()
-        await pilot.press("e")
-        await until_shown(pilot, "export to")
+        await press(pilot, "e", shows="export to")
         app.screen.query_one("Input").value = str(tmp_path / "out.json")  # type: ignore[attr-defined]
         await pilot.press("enter")
         await until(pilot, lambda: (tmp_path / "out.json").exists())
         assert json.loads((tmp_path / "out.json").read_text())["reports"][0]["analysis"] == "ladder"
-        await pilot.press("left_square_bracket")
-        await until_shown(pilot, "2 of 2", "faster")
-        await pilot.press("right_square_bracket")
-        await until_shown(pilot, "1 of 2", "slower")
+        await press(pilot, "left_square_bracket", shows=("2 of 2", "faster"))
+        await press(pilot, "right_square_bracket", shows=("1 of 2", "slower"))
 
 
 async def test_a_rung_is_compared_by_its_trials_and_by_its_trace(start: Start) -> None:
@@ -199,8 +192,7 @@ async def test_a_rung_is_compared_by_its_trials_and_by_its_trace(start: Start) -
         await opened(app)
         await until_shown(pilot, "1.33× faster")
         assert "c compare" not in screen_text(app)  # the baseline builds on nothing
-        await pilot.press("down")
-        await until_shown(pilot, "c compare")
+        await press(pilot, "down", shows="c compare")
         await pilot.press("c")
         await until_shown(
             pilot, "before tiny:slow", "after tiny:fast", "1.33× faster", "6 paired trials", "runtime"
@@ -212,8 +204,7 @@ async def test_rungs_without_a_trace_are_compared_by_their_trials_alone(start: S
     async with running(TuiprofApp(start), size=(120, 40)) as (app, pilot):
         await opened(app)
         await until_shown(pilot, "faster")
-        await pilot.press("down", "c")
-        await until_shown(pilot, "after tiny:fast", "6 paired trials", "no trace was captured")
+        await press(pilot, "down", "c", shows=("after tiny:fast", "6 paired trials", "no trace was captured"))
 
 
 async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) -> None:
@@ -225,11 +216,9 @@ async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) ->
         assert screen_text(app).count("not measured yet") == 1
         await pilot.press("enter")  # there is no trace to open
         await until(pilot, lambda: screen_text(app).count("not measured yet") == 2)
-        await pilot.press("r")
-        text = await until_shown(pilot, "measure tiny", "rounds", "fit", "smoke")
+        text = await press(pilot, "r", shows=("measure tiny", "rounds", "fit", "smoke"))
         assert "paper" not in text, "a preset that this ladder does not have"
-        await pilot.press("tab", "backspace", "x", "enter")
-        await until_shown(pilot, "rounds must be a whole number")
+        await press(pilot, "tab", "backspace", "x", "enter", shows="rounds must be a whole number")
         await pilot.press("backspace", "1", "enter")
         await until(pilot, lambda: "trials" in screen_text(app) and "S stop" in screen_text(app), 40)
         [ladder] = list_runs(start.sessions)
@@ -237,8 +226,7 @@ async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) ->
         assert runner_of(ladder.path) is not None
         await until(pilot, lambda: bool(LadderRun(ladder.path).meta.trials), 40)
         await until_shown(pilot, "w watch")
-        await pilot.press("S")
-        await until_shown(pilot, "stops after this trial")
+        await press(pilot, "S", shows="stops after this trial")
         hold.unlink()
         await until(pilot, lambda: runner_of(ladder.path) is None, 40)
         await until_shown(pilot, "trials left", "r resumes")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -63,12 +61,6 @@ def rungs(view: LadderView, width: int) -> list[str]:
 
 
 MEASURED = meta_of({"slow": 20e6, "fast": 15e6})
-
-
-def test_the_view_of_a_ladder_needs_no_textual() -> None:
-    code = "import tuiprof.tui.ladder.view, sys; print([name for name in sys.modules if name.startswith('textual')])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_each_rung_has_its_time_its_ratio_and_a_verdict() -> None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from on_screen import running, screen_text, until, until_shown, workers_done
+from on_screen import press, running, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic
 from textual import events
 from textual.pilot import Pilot
@@ -48,8 +48,7 @@ async def test_ladders_say_what_can_run_and_why_not(start: Start) -> None:
         await choose(app, "ladder:tiny")
         text = await until_shown(pilot, "tiny — a loop", "It sleeps [red]and[/red] steps.", "20 ms")
         assert "Sleeps long." in text
-        await pilot.press("tab", "end")
-        await until_shown(pilot, "cannot run here: no-such-package-anywhere", "pip install")
+        await press(pilot, "tab", "end", shows=("cannot run here: no-such-package-anywhere", "pip install"))
         await pilot.press("r")
         await workers_done(pilot)
         assert isinstance(app.screen, LibraryScreen)  # no form for what cannot run
@@ -70,9 +69,7 @@ async def test_sessions_say_how_they_ended(start: Start) -> None:
     done = ended(start.sessions, None, 12)
     failed = ended(start.sessions, None, 12, code=1)
     failed.session.stderr.write_text("Traceback\nValueError: [b]broken[/b] \x1b[31m\n")
-    going = Synthetic(start.sessions, scenario=None, name="going")
-    going.start()
-    going.run_until(3)
+    Synthetic(start.sessions, scenario=None, name="going").ran(3)
     cut = Synthetic(start.sessions, scenario=None, name="cut")
     cut.session.meta.unix_ns -= 3600 * 10**9
     write_meta(cut.session.path, cut.session.meta)
@@ -109,10 +106,8 @@ async def test_filter_narrows_and_escape_widens(start: Start) -> None:
         await pilot.press("slash", "t", "i", "n", "y")
         await until(pilot, lambda: "attention" not in screen_text(app))
         assert "tiny — a loop" in screen_text(app)
-        await pilot.press("slash", "q", "q")
-        await until_shown(pilot, "nothing matches")
-        await pilot.press("escape")
-        await until_shown(pilot, "attention")
+        await press(pilot, "slash", "q", "q", shows="nothing matches")
+        await press(pilot, "escape", shows="attention")
 
 
 async def test_keys_that_come_in_one_bundle_after_the_slash_are_text(start: Start) -> None:
@@ -170,36 +165,13 @@ def test_ages_are_said_in_one_unit() -> None:
     assert age(begun - 800 * 86_400 * 10**9, now) == "2024-09"
 
 
-def test_first_paint_needs_no_heavy_library() -> None:
-    import subprocess
-
-    code = (
-        "import sys; from tuiprof.tui.app.app import TuiprofApp; from tuiprof.tui import Start;"
-        "import tuiprof.tui.library.screen;"
-        "print([m for m in ('torch', 'jax', 'polars', 'numpy', 'pynvml') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_reading_sessions_loads_only_what_it_shares_with_the_probe() -> None:
-    import subprocess
-
-    code = (
-        "import sys, tuiprof.session.live.listing, tuiprof.session.live.summary;"
-        "print(*sorted(m[14:] for m in sys.modules if m.startswith('tuiprof.probe.')))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["api", "assembly", "slowdown"]
-
-
 async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_path: Path) -> None:
     start = Start(sessions=tmp_path / "sessions", python=Path(sys.executable))
     (tmp_path / "train.py").write_text("import sys\nprint('lr is', *sys.argv[1:])\n")
     made = ended(start.sessions, None, 12)
     made.session.meta.argv, made.session.meta.cwd = ["python", "train.py", "--lr", "1"], str(tmp_path)
     write_meta(made.session.path, made.session.meta)
-    async with running(TuiprofApp(start)) as (app, pilot):
+    async with running(TuiprofApp(start)) as (_, pilot):
         await until_shown(pilot, "Run my script", "python train.py --lr 1", "recent commands", "runs in")
         await pilot.press("enter")
         form = await until_form(pilot, RunForm)
@@ -207,12 +179,10 @@ async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_
         await pilot.press("0")
         assert form.query_one("#argv", Input).value == "python train.py --lr 10", "what is typed is added"
         form.query_one("#argv", Input).value = "python train.py --lr '2"
-        await pilot.press("enter")
-        await until_shown(pilot, "the command cannot be parsed")
+        await press(pilot, "enter", shows="the command cannot be parsed")
         form.query_one("#argv", Input).value = "python train.py --lr 2"
         form.query_one("#capture", Input).value = ""
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        await press(pilot, "enter", opens=LiveScreen)
         await until_shown(pilot, "lr is --lr 2")
 
 
@@ -222,14 +192,12 @@ async def test_a_pasted_path_is_what_to_open(start: Start) -> None:
         app.post_message(events.Paste(f"'{path}'\n"))
         await until(pilot, lambda: bool(app.screen.query("#path")))
         assert app.screen.query_one("#path", Input).value == str(path)
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, TraceScreen))
+        await press(pilot, "enter", opens=TraceScreen)
 
 
 async def test_the_example_opens_with_its_key(start: Start) -> None:
-    async with running(TuiprofApp(start), "Look at an example") as (app, pilot):
-        await pilot.press("e")
-        await until(pilot, lambda: isinstance(app.screen, TraceScreen))
+    async with running(TuiprofApp(start), "Look at an example") as (_, pilot):
+        await press(pilot, "e", opens=TraceScreen)
 
 
 async def test_another_python_is_chosen_for_the_whole_dashboard(
@@ -243,18 +211,14 @@ async def test_another_python_is_chosen_for_the_whole_dashboard(
     (tmp_path / "bin" / "python").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     async with running(TuiprofApp(start), "2 of 3 can run", "P change", notifications=True) as (app, pilot):
-        await pilot.press("P")
-        await until_shown(pilot, "active environment", "neither torch nor jax", "use it")
+        await press(pilot, "P", shows=("active environment", "neither torch nor jax", "use it"))
         await until_shown(pilot, "PATH: ", "is Python 2.7, which is too old")
         app.screen.query_one(Choices).move_to(str(bare / "bin" / "python"))
         await pilot.press("enter")
         await until(pilot, lambda: app.start.python == bare / "bin" / "python")
         await until_shown(pilot, "(bare)")
         await choose(app, "ladder:attention")
-        await pilot.press("tab")
-        await until_shown(
-            pilot, "torch is not installed", "This is /", "chooses"
-        )  # lines break by the length of the path
+        await press(pilot, "tab", shows=("torch is not installed", "This is /", "chooses"))
 
 
 def test_only_the_newest_sessions_are_listed_until_the_rest_is_asked_for() -> None:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from on_screen import running, screen_text, until, until_shown
+from on_screen import press, running, screen_text, until, until_shown
 from synthetic import Synthetic
 from textual.containers import VerticalScroll
 from textual.pilot import Pilot
@@ -32,8 +32,7 @@ def start(tmp_path: Path) -> Start:
 
 
 async def palette(pilot: Pilot[int]) -> None:
-    await pilot.press("ctrl+p")
-    await until_shown(pilot, "open a file — Open a trace")
+    await press(pilot, "ctrl+p", shows="open a file — Open a trace")
 
 
 async def test_enter_opens_a_session_and_q_comes_back(start: Start) -> None:
@@ -41,23 +40,18 @@ async def test_enter_opens_a_session_and_q_comes_back(start: Start) -> None:
     async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (app, pilot):
         await until(pilot, lambda: bool(sidebar(app).current))
         await choose(app, f"session:{made.session.path}")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        await press(pilot, "enter", opens=LiveScreen)
         await until_shown(pilot, "finished")
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
-        await pilot.press("R")
-        await until_shown(pilot, "▶ replay 1×")
+        await press(pilot, "q", opens=LibraryScreen)
+        await press(pilot, "R", shows="▶ replay 1×")
 
 
 async def test_a_scenario_is_launched_from_the_form_and_watched(start: Start) -> None:
     async with running(TuiprofApp(start), "2 of 3 can run", size=(140, 40)) as (app, pilot):
         await choose(app, "ladder:tiny")
         await until_shown(pilot, "tiny — a loop")
-        await pilot.press("r")
-        await until_shown(pilot, "run tiny:slow", "preset", "capture")
-        await pilot.press("tab", "x", "enter")
-        await until_shown(pilot, "steps must be a whole number above 0")
+        await press(pilot, "r", shows=("run tiny:slow", "preset", "capture"))
+        await press(pilot, "tab", "x", "enter", shows="steps must be a whole number above 0")
         await pilot.press("backspace", "9", "tab", "ctrl+u", "enter")
         await until(pilot, lambda: isinstance(app.screen, LiveScreen), 30)
         screen = app.screen
@@ -66,8 +60,7 @@ async def test_a_scenario_is_launched_from_the_form_and_watched(start: Start) ->
         assert screen.session.meta.capture is None
         assert screen.session.meta.argv[-2:] == ["--steps", "9"]
         await until_shown(pilot, "running", "step ")
-        await pilot.press("Q")
-        await until_shown(pilot, "y stop it")
+        await press(pilot, "Q", shows="y stop it")
         await pilot.press("y")
         await until(pilot, lambda: screen.moment.status.over, 30)
         await until_shown(pilot, "■ stopped")
@@ -77,10 +70,8 @@ async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
     made = ended(start.sessions, None, 12)
     async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (app, pilot):
         await choose(app, f"session:{made.session.path}")
-        await pilot.press("delete")
-        await until_shown(pilot, "y delete it")
-        await pilot.press("y")
-        await until_shown(pilot, "no session yet", "u undo delete")
+        await press(pilot, "delete", shows="y delete it")
+        await press(pilot, "y", shows=("no session yet", "u undo delete"))
         assert not made.session.path.exists()
         assert (start.sessions / ".trash" / made.session.path.name / "session.json").exists()
         await pilot.press("u")
@@ -94,10 +85,8 @@ async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start:
     async with running(TuiprofApp(start), size=(140, 40), notifications=True) as (app, pilot):
         await until_shown(pilot, "Recent", "train")
         await choose(app, f"session:{parts[0].path}")
-        await pilot.press("delete")
-        await until_shown(pilot, "What its hosts recorded is moved")
-        await pilot.press("y")
-        await until_shown(pilot, "no session yet", "u undo delete")
+        await press(pilot, "delete", shows="What its hosts recorded is moved")
+        await press(pilot, "y", shows=("no session yet", "u undo delete"))
         assert not any(session.path.exists() for session in parts)
         if gone:
             shutil.rmtree(start.sessions / ".trash" / parts[0].path.name)
@@ -109,22 +98,15 @@ async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start:
 
 async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
     made = ended(start.sessions, None, 12)
-    other = Synthetic(start.sessions, scenario=None, name="other")
-    other.start()
-    other.run_until(2)
-    other.end()
+    Synthetic(start.sessions, scenario=None, name="other").ran(2, code=0)
     async with running(TuiprofApp(start), size=(140, 60)) as (app, pilot):
         await until_shown(pilot, "Recent", "tiny", "on disk", "other")
         await choose(app, f"session:{made.session.path}")
         await until_shown(pilot, "disk use")
-        await pilot.press("t", *"a/b", "enter")
-        await until_shown(pilot, "'a/b' is not a valid tag")
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
-        await pilot.press("t", *"base h200", "enter")
-        await until_shown(pilot, "#base #h200")
-        await pilot.press("m", *"on NFS", "enter")
-        await until_shown(pilot, "on NFS")
+        await press(pilot, "t", *"a/b", "enter", shows="'a/b' is not a valid tag")
+        await press(pilot, "escape", opens=LibraryScreen)
+        await press(pilot, "t", *"base h200", "enter", shows="#base #h200")
+        await press(pilot, "m", *"on NFS", "enter", shows="on NFS")
         await pilot.press("slash", *"nfs")
         await until(pilot, lambda: "other" not in screen_text(app))
         assert "#base" in screen_text(app)
@@ -136,12 +118,10 @@ async def test_two_marked_sessions_are_compared(start: Start, monkeypatch: pytes
     monkeypatch.setattr(Navigator, "compare", lambda _self, before, after: asked.append((before, after)))
     async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 60)) as (app, pilot):
         await choose(app, f"session:{two.session.path}")
-        await pilot.press("space")
-        await until_shown(pilot, "[1]")
+        await press(pilot, "space", shows="[1]")
         assert "c compare" not in screen_text(app)
         await choose(app, f"session:{one.session.path}")
-        await pilot.press("space")
-        await until_shown(pilot, "[2]", "c compare")
+        await press(pilot, "space", shows=("[2]", "c compare"))
         await pilot.press("c")
         assert asked == [(str(two.session.path), str(one.session.path))]
         await pilot.press("space")
@@ -182,8 +162,7 @@ async def test_the_source_of_a_variant_is_read(start: Start) -> None:
     async with running(TuiprofApp(start), "2 of 3 can run", size=(140, 44)) as (app, pilot):
         await choose(app, "ladder:tiny")
         await until_shown(pilot, "tiny — a loop")
-        await pilot.press("s")
-        await until_shown(pilot, "tiny.py", "baseline", "import tuiprof", "for step in range(6000)")
+        await press(pilot, "s", shows=("tiny.py", "baseline", "import tuiprof", "for step in range(6000)"))
         await pilot.resize_terminal(40, 44)
         box = app.screen.query_one(VerticalScroll)
         await until(pilot, lambda: box.max_scroll_x > 0)
@@ -191,24 +170,20 @@ async def test_the_source_of_a_variant_is_read(start: Start) -> None:
         await pilot.press("right")  # long lines go on
         await until(pilot, lambda: "import tuiprof" not in screen_text(app))
         await pilot.resize_terminal(140, 44)
-        await pilot.press("left", "end", "pageup", "g", "q")
-        await until_shown(pilot, "tiny — a loop")
+        await press(pilot, "left", "end", "pageup", "g", "q", shows="tiny — a loop")
 
 
 async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Path) -> None:
     made = ended(tmp_path / "elsewhere", None, 12)
     async with running(TuiprofApp(start), "Learn", size=(140, 40)) as (app, pilot):
-        await pilot.press("o")
-        await until_shown(pilot, "open a trace or a session")
+        await press(pilot, "o", shows="open a trace or a session")
         app.screen.query_one("Input").value = str(tmp_path / "nowhere")  # type: ignore[attr-defined]
-        await pilot.press("enter")
-        await until_shown(pilot, "nowhere", "does not exist")
+        await press(pilot, "enter", shows=("nowhere", "does not exist"))
         app.screen.query_one("Input").value = str(tmp_path / "elsewhere") + "/"  # type: ignore[attr-defined]
         await pilot.press("end", "2")
         field = app.screen.query_one(Input)
         await until(pilot, lambda: field._suggestion != "")
-        await pilot.press("tab", "enter")
-        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        await press(pilot, "tab", "enter", opens=LiveScreen)
         assert app.screen.session.path == made.session.path  # type: ignore[attr-defined]
 
 
@@ -216,10 +191,8 @@ async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) ->
     ended(start.sessions, None, 12)
     async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (_, pilot):
         await palette(pilot)
-        await pilot.press(*"tiny:fast")
-        await until_shown(pilot, "run tiny:fast")
-        await pilot.press("enter")
-        await until_shown(pilot, "run tiny:fast", "from the preset")
+        await press(pilot, *"tiny:fast", shows="run tiny:fast")
+        await press(pilot, "enter", shows=("run tiny:fast", "from the preset"))
 
 
 async def test_the_palette_opens_ladders_and_captured_traces(start: Start) -> None:
@@ -227,13 +200,10 @@ async def test_the_palette_opens_ladders_and_captured_traces(start: Start) -> No
     trace = session.session.path / "traces" / "captured.pt.trace.json.gz"
     trace.parent.mkdir(exist_ok=True)
     shutil.copy(shipped("traces") / "planted-syncs.pt.trace.json.gz", trace)
-    async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (app, pilot):
+    async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (_, pilot):
         await palette(pilot)
-        await pilot.press(*"captured.pt")
-        await until_shown(pilot, "open trace", "captured.pt.trace.json.gz")
+        await press(pilot, *"captured.pt", shows=("open trace", "captured.pt.trace.json.gz"))
         await pilot.press("escape")
         await palette(pilot)
-        await pilot.press(*"ladder tiny")
-        await until_shown(pilot, "ladder tiny — show results, measure it")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, LadderScreen))
+        await press(pilot, *"ladder tiny", shows="ladder tiny — show results, measure it")
+        await press(pilot, "enter", opens=LadderScreen)

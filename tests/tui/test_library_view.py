@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,12 +48,6 @@ def lines(choices: list[Choice], width: int = 60) -> list[str]:
     rows = [choice.draw(width) for choice in choices]
     assert all(row_width(row) <= width for row in rows)
     return [text(row).strip() for row in rows]
-
-
-def test_nothing_here_needs_textual() -> None:
-    code = "import tuiprof.tui.library.view, tuiprof.tui.library.data, sys; print('textual' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_the_list_has_a_heading_a_group_and_marks() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from on_screen import live, running, screen_text, until, until_shown, workers_done
+from on_screen import live, press, running, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic, recorded
 from textual.pilot import Pilot
 
@@ -64,11 +64,10 @@ async def test_arrays_are_mapped_before_the_first_are_made_and_after_another_scr
     read = Live.advance
     monkeypatch.setattr("tuiprof.tui.live.screen.map_arrays", lambda: done.append("mapped"))
     monkeypatch.setattr(Live, "advance", lambda run: done.append("read") or read(run))
-    async with running(live(recorded(tmp_path, 20).session.path), "27.0 ms") as (app, pilot):
+    async with running(live(recorded(tmp_path, 20).session.path), "27.0 ms") as (_, pilot):
         assert done[0] == "mapped"
         assert "read" in done
-        await pilot.press("Q")
-        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await press(pilot, "Q", opens=ConfirmScreen)
         before = done.count("mapped")
         await pilot.press("escape")
         await until(pilot, lambda: done.count("mapped") > before)
@@ -116,8 +115,7 @@ async def test_a_capture_ends_in_a_trace_to_open(tmp_path: Path, monkeypatch: py
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "p capture")
         assert "open trace" not in screen_text(app)
-        await pilot.press("p")
-        await until_shown(pilot, "capture requested")
+        await press(pilot, "p", shows="capture requested")
         [request] = list(made.session.control.glob("capture-*.json"))
         asked = msgspec.json.decode(request.read_bytes())
         assert asked["steps"] == 5
@@ -135,10 +133,8 @@ async def test_a_capture_ends_in_a_trace_to_open(tmp_path: Path, monkeypatch: py
 async def test_what_to_capture_can_be_chosen(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10)
     async with running(live(made.session.path), "p capture") as (_, pilot):
-        await pilot.press("P")
-        await until_shown(pilot, "Python stacks")
-        await pilot.press("backspace", "x", "enter")
-        await until_shown(pilot, "whole number from 1 to 1000")
+        await press(pilot, "P", shows="Python stacks")
+        await press(pilot, "backspace", "x", "enter", shows="whole number from 1 to 1000")
         await pilot.press("backspace", "7", "tab", "space", "enter")
         await until(pilot, lambda: bool(list(made.session.control.glob("capture-*.json"))))
         [request] = list(made.session.control.glob("capture-*.json"))
@@ -243,8 +239,7 @@ async def test_the_command_to_come_back_can_be_pasted_whatever_the_folder_is_cal
 async def test_leaving_a_run_that_was_asked_to_stop_says_so(tmp_path: Path, key: str) -> None:
     made = recorded(tmp_path, 5)
     async with running(live(made.session.path), "Q stop") as (app, pilot):
-        await pilot.press("Q")
-        await until_shown(pilot, "y stop it")
+        await press(pilot, "Q", shows="y stop it")
         await pilot.press("y")
         await until(pilot, lambda: control.read_stop(made.session) is not None)
         await pilot.press(key)
@@ -292,13 +287,11 @@ async def test_what_cannot_be_stored_is_named(tmp_path: Path) -> None:
 
 async def test_stopping_asks_first(tmp_path: Path) -> None:
     made = recorded(tmp_path, 5)
-    async with running(live(made.session.path), "Q stop") as (app, pilot):
-        await pilot.press("Q")
-        await until_shown(pilot, "Stop metrics:naive?", "y stop it", "n let it run")
+    async with running(live(made.session.path), "Q stop") as (_, pilot):
+        await press(pilot, "Q", shows=("Stop metrics:naive?", "y stop it", "n let it run"))
         await pilot.press("n")
         assert control.read_stop(made.session) is None
-        await pilot.press("Q")
-        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await press(pilot, "Q", opens=ConfirmScreen)
         await pilot.press("y")
         await until(pilot, lambda: control.read_stop(made.session) is not None)
 
@@ -315,23 +308,19 @@ async def test_a_launched_run_gives_its_exit_status(tmp_path: Path) -> None:
 async def test_a_paused_view_stands_still(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10)
     async with running(live(made.session.path), "27.0 ms") as (app, pilot):
-        await pilot.press("space")
-        before = await until_shown(pilot, "view paused")
+        before = await press(pilot, "space", shows="view paused")
         made.run_until(11)
         await tick(pilot, 5)
         assert screen_text(app) == before
-        await pilot.press("space")
-        await until_shown(pilot, f"step {made.steps - 1}")
+        await press(pilot, "space", shows=f"step {made.steps - 1}")
         assert "view paused" not in screen_text(app)
 
 
 async def test_ranks_are_chosen_with_keys(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10, ranks=2)
     async with running(live(made.session.path), "rank 0/2", "] rank +", size=(140, 36)) as (_, pilot):
-        await pilot.press("right_square_bracket")
-        await until_shown(pilot, "rank 1/2")
-        await pilot.press("right_square_bracket")
-        await until_shown(pilot, "rank 0/2")
+        await press(pilot, "right_square_bracket", shows="rank 1/2")
+        await press(pilot, "right_square_bracket", shows="rank 0/2")
 
 
 async def test_a_replay_is_the_same_screen_by_another_clock(tmp_path: Path) -> None:
@@ -341,8 +330,7 @@ async def test_a_replay_is_the_same_screen_by_another_clock(tmp_path: Path) -> N
     async with app.run_test(size=(160, 40)) as pilot:
         await until_shown(pilot, "▶ replay 4× 00:00:", "of 00:02:40", "> faster")
         await until_shown(pilot, "27.0 ms median")
-        await pilot.press("space")
-        await until_shown(pilot, "‖ replay 4×")
+        await press(pilot, "space", shows="‖ replay 4×")
         screen = app.screen
         assert isinstance(screen, LiveScreen)
         assert screen.moment.replay is not None
@@ -364,25 +352,19 @@ async def test_output_is_followed_scrolled_and_neutralised(tmp_path: Path) -> No
         )
     async with running(live(made.session.path), "red [b]bold[/b]", "30 %") as (app, pilot):
         assert "20 %" not in screen_text(app)
-        await pilot.press("l")
-        await until_shown(pilot, "line 280")
-        await pilot.press("home")
-        text = await until_shown(pilot, "line 0\n")
+        await press(pilot, "l", shows="line 280")
+        text = await press(pilot, "home", shows="line 0\n")
         assert "line 299" not in text
-        await pilot.press("end")
-        await until_shown(pilot, "30 %")
+        await press(pilot, "end", shows="30 %")
         assert app.screen.query_one(OutputPane).following
-        await pilot.press("q")
-        await until_shown(pilot, "step time")
+        await press(pilot, "q", shows="step time")
 
 
 async def test_the_zoom_key_widens_the_axis(tmp_path: Path) -> None:
     made = recorded(tmp_path, 100)
     async with running(live(made.session.path), "last 60 s", "00:01:20", "now") as (_, pilot):
-        await pilot.press("z")
-        await until_shown(pilot, "last 5 min")
-        await pilot.press("z", "z")
-        await until_shown(pilot, "whole run")
+        await press(pilot, "z", shows="last 5 min")
+        await press(pilot, "z", "z", shows="whole run")
 
 
 async def test_a_variant_is_compared_with_its_baseline(tmp_path: Path) -> None:
@@ -437,11 +419,9 @@ def test_between_two_moves_only_the_newest_cells_change(tmp_path: Path) -> None:
 
 
 async def test_the_key_that_opened_the_alerts_closes_them(tmp_path: Path) -> None:
-    async with running(live(recorded(tmp_path, 10).session.path), "27.0 ms") as (app, pilot):
-        await pilot.press("a")
-        await until_shown(pilot, "alerts and notes", "esc close")
-        await pilot.press("a")
-        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+    async with running(live(recorded(tmp_path, 10).session.path), "27.0 ms") as (_, pilot):
+        await press(pilot, "a", shows=("alerts and notes", "esc close"))
+        await press(pilot, "a", opens=LiveScreen)
 
 
 async def test_of_several_traces_one_is_chosen_by_its_time_and_steps(
@@ -454,8 +434,7 @@ async def test_of_several_traces_one_is_chosen_by_its_time_and_steps(
     opened: list[Path] = []
     monkeypatch.setattr(Navigator, "trace", lambda _self, path, *, step=None: opened.append(path))
     async with running(live(made.session.path), "o open trace") as (_, pilot):
-        await pilot.press("o")
-        shown = await until_shown(pilot, "captures", "rank0.1.pt", "rank0.2.pt")
+        shown = await press(pilot, "o", shows=("captures", "rank0.1.pt", "rank0.2.pt"))
         assert shown.count(f"steps {made.steps - 5} to {made.steps - 1}") == 2
         await pilot.press("up", "enter")
         assert [path.name for path in opened] == ["rank0.1.pt.trace.json.gz"]

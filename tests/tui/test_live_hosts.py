@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from on_screen import live, running, screen_text, until, until_shown
+from on_screen import live, press, running, screen_text, until, until_shown
 from synthetic import Synthetic
 
 from tests.session.host_parts import MS, START, S, goes_on, part
@@ -35,16 +35,14 @@ async def test_a_host_that_comes_later_is_taken_up(tmp_path: Path) -> None:
         assert isinstance(screen, LiveScreen)
         screen._find_runs()
         await until_shown(pilot, "rank 1 node2", "clock 4.00 s ahead")
-        await pilot.press("]")
-        await until_shown(pilot, "devices of node2", "rank 1/2 node2")
+        await press(pilot, "]", shows=("devices of node2", "rank 1/2 node2"))
 
 
 async def test_a_capture_is_asked_for_on_all_hosts_for_the_same_later_steps(tmp_path: Path) -> None:
     first = goes_on(part(tmp_path, "node1", [0], began_s=AGO_S, ended=False))
     second = goes_on(part(tmp_path, "node2", [1], began_s=AGO_S, steps=37, ended=False))
     async with running(live(second.path), "p capture", "rank 1 node2") as (_, pilot):
-        await pilot.press("p")
-        await until_shown(pilot, "capture requested")
+        await press(pilot, "p", shows="capture requested")
         requests = [json.loads((it.control / "capture-c1.json").read_text()) for it in (first, second)]
         assert requests[0] == requests[1]
         assert requests[0]["steps"] == 5
@@ -114,14 +112,11 @@ async def test_the_processes_of_a_run_are_asked(tmp_path: Path) -> None:
 
 
 async def test_stacks_that_were_kept_are_shown_of_a_run_that_is_over(tmp_path: Path) -> None:
-    made = Synthetic(tmp_path)
-    made.start()
-    made.run_until(3)
+    made = Synthetic(tmp_path).ran(3)
     _answer(made, "stall-rank0-9", cause="no step for 31 s")
     made.end(1)
     async with live(made.session.path).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, "failed (exit 1)")
-        await pilot.press("s")
-        await until_shown(pilot, "no step for 31 s: rank 0 in all_reduce from")
+        await press(pilot, "s", shows="no step for 31 s: rank 0 in all_reduce from")
         await pilot.press("s")
         await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen))

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from on_screen import live, running, screen_text, until, until_shown
+from on_screen import live, press, running, screen_text, until, until_shown
 from session.session_logs import append, head, line, new_session
 from synthetic import Synthetic, recorded
 
@@ -96,12 +96,9 @@ async def test_a_running_run_is_scrubbed_and_end_returns(tmp_path: Path) -> None
         assert lead is not None
         assert lead.last_step_ns <= moment
         assert screen.moment.feed.fold.now_ns <= moment  # readings of devices, too
-        await pilot.press("right")
-        await until_shown(pilot, "second 44")
-        await pilot.press("space")
-        await until_shown(pilot, "▶ replay 1×")
-        await pilot.press("end")
-        await until_shown(pilot, "● running", "second 59")
+        await press(pilot, "right", shows="second 44")
+        await press(pilot, "space", shows="▶ replay 1×")
+        await press(pilot, "end", shows=("● running", "second 59"))
         assert screen.moment.past is None
         await pilot.press("left", *["right"] * 3)
         await until(pilot, lambda: screen.moment.past is None)  # beyond the newest record lies the present
@@ -113,8 +110,7 @@ async def test_a_finished_run_is_scrubbed_over_its_whole_length(tmp_path: Path) 
     async with running(live(made.session.path), "finished after", "whole run", size=(140, 44)) as (_, pilot):
         await pilot.press("left", "left", "left", "left", "left", "left")
         await until_shown(pilot, "paused 00:00:3", "of 00:01:00")
-        await pilot.press("escape")
-        await until_shown(pilot, "finished after")
+        await press(pilot, "escape", shows="finished after")
 
 
 async def test_slow_steps_are_selected_and_say_what_was_slow(tmp_path: Path) -> None:
@@ -123,17 +119,13 @@ async def test_slow_steps_are_selected_and_say_what_was_slow(tmp_path: Path) -> 
         await until_shown(
             pilot, "step 402  ", "× the median", "most of it in backward", "t captures after slow steps"
         )
-        await pilot.press("N")
-        await until_shown(pilot, "step 171  ", "most of it in backward")
+        await press(pilot, "N", shows=("step 171  ", "most of it in backward"))
         await pilot.press("N")  # the first step took twelve times as long
         await until_shown(pilot, "step 0  ")
-        await pilot.press("n", "full_stop")
-        await until_shown(pilot, "step 172  ")
-        await pilot.press("comma", "comma")
-        await until_shown(pilot, "step 170  ")
+        await press(pilot, "n", "full_stop", shows="step 172  ")
+        await press(pilot, "comma", "comma", shows="step 170  ")
         assert here(app).moment.selected == 170
-        await pilot.press("escape")
-        await until_shown(pilot, "● running")
+        await press(pilot, "escape", shows="● running")
         assert here(app).moment.selected is None
 
 
@@ -152,8 +144,7 @@ async def test_the_step_of_a_capture_opens_there(tmp_path: Path) -> None:
         screen.moment.selected = numbers[1]
         screen.redraw_now()
         await until_shown(pilot, f"step {numbers[1]}  ", "enter opens it in the trace")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, TraceScreen))
+        await press(pilot, "enter", opens=TraceScreen)
         await until_shown(pilot, f"window: step {numbers[1]}")
 
 
@@ -166,8 +157,7 @@ async def test_what_goes_wrong_is_said_with_its_rule(tmp_path: Path) -> None:
         await until_shown(
             pilot, "40.0 % of the step is spent waiting for data", "the data phase takes 15.0 % or more"
         )
-        await pilot.press("escape")
-        await until_shown(pilot, "step time")
+        await press(pilot, "escape", shows="step time")
 
 
 async def test_ranks_lie_side_by_side_with_the_straggler_marked(tmp_path: Path) -> None:
@@ -199,21 +189,15 @@ async def test_the_output_is_searched(tmp_path: Path) -> None:
     lines = [f"line {n}{' Error here' if n % 50 == 7 else ''}\n" for n in range(300)]
     made.session.stdout.write_text("".join(lines))
     async with running(live(made.session.path), "line 299", size=(140, 40)) as (app, pilot):
-        await pilot.press("slash", *"error", "enter")
-        await until_shown(pilot, "6 of 6 with 'error'", "line 257 Error")
-        await pilot.press("N")
-        await until_shown(pilot, "5 of 6", "line 207 Error")
-        await pilot.press("n", "n")
-        await until_shown(pilot, "1 of 6", "line 7 Error")
+        await press(pilot, "slash", *"error", "enter", shows=("6 of 6 with 'error'", "line 257 Error"))
+        await press(pilot, "N", shows=("5 of 6", "line 207 Error"))
+        await press(pilot, "n", "n", shows=("1 of 6", "line 7 Error"))
         await pilot.press("escape")
         await until(pilot, lambda: "of 6" not in screen_text(app))
-        await pilot.press("end")
-        await until_shown(pilot, "line 299")
+        await press(pilot, "end", shows="line 299")
         assert app.screen.query_one(OutputPane).following
-        await pilot.press("slash", *"nowhere", "enter")
-        await until_shown(pilot, "0 with 'nowhere'")
-        await pilot.press("slash", "escape")
-        await until_shown(pilot, "step time")
+        await press(pilot, "slash", *"nowhere", "enter", shows="0 with 'nowhere'")
+        await press(pilot, "slash", "escape", shows="step time")
 
 
 async def test_a_note_is_written_on_the_moment_and_read_again(tmp_path: Path) -> None:
@@ -226,8 +210,7 @@ async def test_a_note_is_written_on_the_moment_and_read_again(tmp_path: Path) ->
         assert note.text == "nfs [b]was[/b] slow"
         assert note.t_ns is not None
         assert note.t_ns > 20e9
-        await pilot.press("a")
-        await until_shown(pilot, "nfs [b]was[/b] slow")
+        await press(pilot, "a", shows="nfs [b]was[/b] slow")
 
 
 async def test_a_replay_prints_when_it_was_printed(tmp_path: Path) -> None:
@@ -238,11 +221,9 @@ async def test_a_replay_prints_when_it_was_printed(tmp_path: Path) -> None:
     app = TuiprofApp(Start("replay", made.session.path, speed=0.02))  # the keys move it, the clock hardly
     async with app.run_test(size=(140, 40)) as pilot:
         await until_shown(pilot, "▶ replay 0.02×", "no output")
-        await pilot.press("right")
-        await until_shown(pilot, "early")
+        await press(pilot, "right", shows="early")
         assert "late" not in screen_text(app)
-        await pilot.press("right", "right", "right", "right")
-        await until_shown(pilot, "late")
+        await press(pilot, "right", "right", "right", "right", shows="late")
         await pilot.press("left", "left", "left")
         await until(pilot, lambda: "late" not in screen_text(app))
 
@@ -255,21 +236,16 @@ async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path)
         [slow] = control.armed(made.session)
         assert slow.above_ns is not None
         assert 33e6 < slow.above_ns < 36e6  # halfway from 27 to 42
-        await pilot.press("escape")
-        await until_shown(pilot, "captures: after steps > 34.", "t not when slow")
-        await pilot.press("T")
-        await until_shown(pilot, "capture automatically")
-        await pilot.press("ctrl+u", *"1.5", "enter")
-        await until_shown(pilot, "'1.5' is not a time (40ms, 2s) or a multiple")
+        await press(pilot, "escape", shows=("captures: after steps > 34.", "t not when slow"))
+        await press(pilot, "T", shows="capture automatically")
+        await press(pilot, "ctrl+u", *"1.5", "enter", shows="'1.5' is not a time (40ms, 2s) or a multiple")
         await pilot.press(*"x", "tab", *"500", "tab", "ctrl+u", *"200", "enter")
         await until_shown(pilot, "every 500 steps", "after steps > 1.5× the median")
         assert {one.budget_bytes for one in control.armed(made.session)} == {200_000_000}
-        await pilot.press("T")
-        await until_shown(pilot, "capture automatically")
+        await press(pilot, "T", shows="capture automatically")
         await pilot.press("ctrl+u", "tab", "ctrl+u", "enter")
         await until(pilot, lambda: not control.armed(made.session))
-        await pilot.press("t")
-        await until_shown(pilot, "captures: after steps > ")
+        await press(pilot, "t", shows="captures: after steps > ")
         await pilot.press("t")
         await until(pilot, lambda: not control.armed(made.session))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -75,13 +73,6 @@ class Bottom:
 
     def text(self, width: int = 120, *, tall: bool = False) -> str:
         return "\n".join(text(row) for row in self.verdict.rows(width, tall=tall, tiny=False))
-
-
-def test_nothing_here_needs_textual() -> None:
-    modules = ("moment", "captures", "view")
-    code = f"import {', '.join(f'tuiprof.tui.live.{name}' for name in modules)}, sys; print('textual' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 # -- the moment ------------------------------------------------------------------------------------------

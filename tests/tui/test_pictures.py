@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from on_screen import live, until_shown, workers_done
+from on_screen import live, press, until_shown, workers_done
 from synthetic import Synthetic
 from textual.pilot import Pilot
 from tiny_library import choose
@@ -58,10 +58,7 @@ SHELF = Listing(
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 def test_live(tmp_path: Path, snap_compare: Any, size: tuple[int, int]) -> None:
-    made = Synthetic(tmp_path)
-    made.start()
-    made.run_until(40)
-    made.end()
+    made = Synthetic(tmp_path).ran(40, code=0)
 
     async def settled(pilot: Pilot[int]) -> None:
         now, before = await until_shown(pilot, "finished after", "27.0 ms"), ""
@@ -83,7 +80,6 @@ def test_library(
     async def settled(pilot: Pilot[int]) -> None:
         await until_shown(pilot, "metrics", "attention")
         await choose(pilot.app, "ladder:metrics")  # type: ignore[arg-type]
-        await pilot.press("tab", "down")
-        await until_shown(pilot, "As documented")
+        await press(pilot, "tab", "down", shows="As documented")
 
     assert snap_compare(TuiprofApp(Start(sessions=tmp_path)), terminal_size=size, run_before=settled)

@@ -112,9 +112,7 @@ def test_what_it_must_not_touch(data: str) -> None:
 async def test_a_real_screen_takes_half(tmp_path: Path) -> None:
     from on_screen import live
 
-    made = Synthetic(tmp_path)
-    made.start()
-    made.run_until(30)
+    made = Synthetic(tmp_path).ran(30)
     async with running(live(made.session.path), "27.0 ms") as (app, _):
         data = app.screen._compositor.render_update(full=True).render_segments(app.console)
         squeezed = squeeze(data)

@@ -66,10 +66,7 @@ def test_each_cell_becomes_one_character() -> None:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Path:
-    made = Synthetic(tmp_path / "s")
-    made.start()
-    made.run_until(10)
-    made.end()
+    made = Synthetic(tmp_path / "s").ran(10, code=0)
     return made.session.path
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from on_screen import live, running, until, until_shown, workers_done
+from on_screen import live, press, running, until, until_shown, workers_done
 from synthetic import Synthetic
 from terminals import in_terminal
 from textual import events
@@ -52,8 +52,7 @@ async def test_five_steps_each_on_the_screen_it_speaks_of(tmp_path: Path, size: 
         await on_the_card("4 of 5", "step 22")
         await pilot.press("enter")
         await on_the_card("5 of 5", "Advice")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        await press(pilot, "enter", opens=LibraryScreen)
         assert not app.screen.query(TourCard)
 
 
@@ -69,15 +68,13 @@ async def test_a_trace_that_is_read_late_does_not_take_the_keys(
     monkeypatch.setattr(Opening, "run", late)
     clock = time.monotonic
     async with running(TuiprofApp(Start(sessions=tmp_path)), size=(100, 30)) as (app, pilot):
-        await pilot.press("ctrl+t", "enter", "enter")
-        await until_shown(pilot, "3 of 5")
+        await press(pilot, "ctrl+t", "enter", "enter", shows="3 of 5")
         monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)  # as if it took an hour
         read.set()
         await until(pilot, lambda: bool(app.screen.query(TraceView)))
         await workers_done(pilot)
         await until(pilot, lambda: isinstance(app.focused, TourCard))
-        await pilot.press("enter")
-        await until_shown(pilot, "4 of 5")
+        await press(pilot, "enter", shows="4 of 5")
 
 
 async def test_a_key_or_a_click_moves_the_focus_away_from_the_card(tmp_path: Path) -> None:
@@ -91,10 +88,8 @@ async def test_a_key_or_a_click_moves_the_focus_away_from_the_card(tmp_path: Pat
 
 async def test_it_can_be_left_at_any_step(tmp_path: Path) -> None:
     async with running(TuiprofApp(Start(sessions=tmp_path)), "Run my script", size=(100, 30)) as (app, pilot):
-        await pilot.press("ctrl+t")
-        await until_shown(pilot, "1 of 5")
-        await pilot.press("enter")
-        await until_shown(pilot, "2 of 5")
+        await press(pilot, "ctrl+t", shows="1 of 5")
+        await press(pilot, "enter", shows="2 of 5")
         await pilot.press("escape")
         await workers_done(pilot)
         assert isinstance(app.screen, LiveScreen)
@@ -127,23 +122,19 @@ def test_where_it_cannot_be_noted_it_does_not_come(tmp_path: Path, monkeypatch: 
 
 
 async def test_a_letter_goes_to_its_pane(tmp_path: Path) -> None:
-    made = Synthetic(tmp_path)
-    made.start()
-    made.run_until(5)
+    made = Synthetic(tmp_path).ran(5)
     async with running(live(made.session.path), "median") as (app, pilot):
         await app.push_screen(TraceScreen(shipped("traces") / "metrics-naive.pt.trace.json.gz"))
         await until_shown(pilot, "2 syncs a step", "Syncs by location")
         panes = panes_of(app.screen)
         assert len(panes) >= 2
         for index, pane in enumerate(panes):
-            await pilot.press("ctrl+o")
-            await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+            await press(pilot, "ctrl+o", opens=JumpScreen)
             await until_shown(pilot, "a timeline")
             await pilot.press("asdf"[index])
             await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
             assert app.focused is pane
-        await pilot.press("ctrl+o")
-        await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+        await press(pilot, "ctrl+o", opens=JumpScreen)
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
         assert app.focused is panes[-1]

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from made_traces import MS, small_trace, trace_of
 from make_trace import make
-from on_screen import running, until, until_shown
+from on_screen import press, running, until, until_shown
 from trace_app import TraceApp, app_of, settle, settled
 from waiting import came
 
@@ -182,8 +182,7 @@ async def test_the_first_part_shows_while_the_rest_is_read(read_slowly: ReadSlow
         await until_shown(pilot, "8 events")
         # Only what is looked at is worked out from a part.
         assert "2 Waits …" in app.text("TabBar")
-        await pilot.press("2")
-        await until_shown(pilot, "so far, 40 % read: 1 waits hold the host")
+        await press(pilot, "2", shows="so far, 40 % read: 1 waits hold the host")
         app.timeline.focus()
         await pilot.press("plus", "right", "right")
         cursor, span = app.timeline.state.cursor, app.timeline.state.view.span
@@ -201,8 +200,7 @@ async def test_a_table_keeps_its_order_filter_and_row_when_more_is_read(read_slo
     file, app = read_slowly(small_trace(), 8)
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "8 rows")
-        await pilot.press("/", *"m", "enter", "s", "down")
-        await until_shown(pilot, "filter: m")
+        await press(pilot, "/", *"m", "enter", "s", "down", shows="filter: m")
         before = app.table.rows.text(app.table.cursor, 0)
         file.go_on.release()
         await until_shown(pilot, "of 16 rows", "filter: m")
@@ -225,10 +223,8 @@ async def test_search_event_bookmarks_and_details_stay_when_more_is_read(read_sl
         await until_shown(pilot, "3 events", "gemm")
         timeline = app.timeline
         timeline.focus()
-        await pilot.press("slash", *"GEMM", "enter")
-        await until_shown(pilot, "/GEMM 1 of 1", "launched by cudaLaunchKernel")
-        await pilot.press("b", "plus", "enter")
-        await until_shown(pilot, "launched by  (f goes there)")
+        await press(pilot, "slash", *"GEMM", "enter", shows=("/GEMM 1 of 1", "launched by cudaLaunchKernel"))
+        await press(pilot, "b", "plus", "enter", shows="launched by  (f goes there)")
         await until(pilot, lambda: app.view.evidence.detail.has_focus)
         lane, row, span = timeline.state.lane, timeline.state.event, timeline.state.view.span
         assert lane is not None

@@ -9,7 +9,7 @@ import pytest
 from made_traces import MS, small_trace, trace_of
 from on_screen import running, until
 from textual.pilot import Pilot
-from trace_app import app_of, settle, settled
+from trace_app import app_of, settle, settled, typed
 
 from tuiprof import analyses
 from tuiprof.formats import open_trace
@@ -29,8 +29,7 @@ pytestmark = pytest.mark.usefixtures("made_analyses")
 async def test_the_verdict_that_matters_most_stands_on_top() -> None:
     async with settled(app_of()) as (app, pilot):
         assert app.view.current == "waits"  # the tab that has its evidence
-        await pilot.press("1")
-        await settle(pilot)
+        await typed(pilot, "1")
         assert "✗ 2 waits hold the host" in app.text("#trace-verdict")
         assert "NVIDIA H200 · 2 steps · 16 events · 10.0 ms a step" in app.text("#trace-head")
         assert "trust" in app.text("#trace-head")
@@ -38,8 +37,7 @@ async def test_the_verdict_that_matters_most_stands_on_top() -> None:
         for title in ("1 Names ✓", "2 Waits ✗", "5 Events", "M more 2"):
             assert title in tabs
         assert "Memory" not in tabs  # what is not available is listed apart
-        await pilot.press("2")
-        await settle(pilot)
+        await typed(pilot, "2")
         assert app.text("#trace-verdict").strip() == "▌✗ 2 waits hold the host"
         assert app.text("Evidence").count("waits hold the host") == 0  # said once, on top
         assert "nothing excluded" in app.text("#answer-note")
@@ -83,22 +81,18 @@ async def test_the_head_says_what_a_step_takes_where_the_host_runs_ahead() -> No
 
 async def test_what_is_unavailable_says_why_and_what_to_do() -> None:
     async with settled(app_of(), size=(80, 24)) as (app, pilot):
-        await pilot.press("3")
-        await settle(pilot)
+        await typed(pilot, "3")
         assert "Not available: no memory events in this trace" in app.text()
         assert "→ record with `--memory`" in app.text()
-        await pilot.press("4")
-        await settle(pilot)
+        await typed(pilot, "4")
         assert "ZeroDivisionError: a bug" in app.words()
-        await pilot.press("r")
-        await settle(pilot)
+        await typed(pilot, "r")
         assert "What if it breaks?" in app.text()
 
 
 async def test_a_row_opens_its_details_and_jumps_between_launch_and_work() -> None:
     async with settled(app_of(), size=(160, 60)) as (app, pilot):
-        await pilot.press("2", "down", "enter")
-        await settle(pilot)
+        await typed(pilot, "2", "down", "enter")
         text = app.text("DetailPane")
         assert "train.py:7 update" in text
         assert "cudaStreamSynchronize" in text
@@ -108,23 +102,18 @@ async def test_a_row_opens_its_details_and_jumps_between_launch_and_work() -> No
         await pilot.press("escape")
         assert app.focused is app.table
 
-        await pilot.press("5", "/", *"sum_", "enter")
-        await settle(pilot)
-        await pilot.press("enter")
-        await settle(pilot)
+        await typed(pilot, "5", "/", *"sum_", "enter")
+        await typed(pilot, "enter")
         assert "launched by" in app.text("DetailPane")
         assert "f launch ↔ work" in app.text("KeyBar")
-        await pilot.press("f")
-        await settle(pilot)
+        await typed(pilot, "f")
         detail = app.view.query_one(DetailPane)
         assert detail.event is not None
         assert app.view.trace.name(detail.event.row) == "cudaLaunchKernel"
         assert "launched one device event" in app.text("DetailPane")
-        await pilot.press("u")
-        await settle(pilot)
+        await typed(pilot, "u")
         assert app.view.trace.name(detail.event.row) == "aten::mm"
-        await pilot.press("backspace")
-        await settle(pilot)
+        await typed(pilot, "backspace")
         assert app.view.trace.name(detail.event.row) == "cudaLaunchKernel"
         await pilot.press("y")
         assert '"ordinal"' in app.clipboard
@@ -142,8 +131,7 @@ async def test_details_follow_the_cursor_and_show_source_that_is_here(tmp_path: 
         ]
     )
     async with settled(app_of(trace), size=(160, 60)) as (app, pilot):
-        await pilot.press("5", "end", "enter")
-        await settle(pilot)
+        await typed(pilot, "5", "end", "enter")
         text = app.text("DetailPane")
         assert "aten::item" in text
         assert "▸    20  line_20 = 20" in text
@@ -194,8 +182,7 @@ def test_picture(size: tuple[int, int], snap_compare: Any) -> None:
 
     async def open_finding(pilot: Pilot[int]) -> None:
         await settle(pilot)
-        await pilot.press("2", "n", "w")
-        await settle(pilot)
+        await typed(pilot, "2", "n", "w")
         if size[0] > 100:
             await pilot.press("enter")
         await settle(pilot)

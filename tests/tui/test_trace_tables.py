@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from made_traces import HOSTILE
 from on_screen import screen_text, until
-from trace_app import app_of, only, settle, settled
+from trace_app import app_of, only, settle, settled, typed
 
 from tuiprof.model import Column, Report, Table, Verdict
 from tuiprof.tui.answers.view import default_columns
@@ -20,23 +20,18 @@ pytestmark = pytest.mark.usefixtures("made_analyses")
 
 async def test_tables_filters_rules_and_trust_by_key() -> None:
     async with settled(app_of()) as (app, pilot):
-        await pilot.press("1", "/", *"forward")
-        await settle(pilot)
+        await typed(pilot, "1", "/", *"forward")
         assert "2 of 16 rows  filter: forward" in app.text("#answer-title")
-        await pilot.press("escape")
-        await settle(pilot)
+        await typed(pilot, "escape")
         assert "16 rows" in app.text("#answer-title")
         assert app.focused is app.table
-        await pilot.press("2", "t")
-        await settle(pilot)
+        await typed(pilot, "2", "t")
         assert "no kinds: this is a made analysis" in app.text("VirtualTable")
-        await pilot.press("r")
-        await settle(pilot)
+        await typed(pilot, "r")
         assert isinstance(app.screen, ReadingScreen)
         assert "The host stands for more than 0 ns." in app.text()
         assert "Number of waits" in app.text()
-        await pilot.press("escape", "i")
-        await settle(pilot)
+        await typed(pilot, "escape", "i")
         assert "no Python frames: source lines cannot be named" in app.text()
         assert "→ record with" in app.text()
         await pilot.press("escape")
@@ -46,24 +41,18 @@ async def test_tables_filters_rules_and_trust_by_key() -> None:
 
 async def test_a_tab_is_found_as_it_was_left() -> None:
     async with settled(app_of()) as (app, pilot):
-        await pilot.press("1")
-        await settle(pilot)
-        await pilot.press("down", "down", "s", "2")
-        await settle(pilot)
-        await pilot.press("1")
-        await settle(pilot)
+        await typed(pilot, "1")
+        await typed(pilot, "down", "down", "s", "2")
+        await typed(pilot, "1")
         assert app.table.current == 2
         assert app.table.sorted_by == 0
 
 
 async def test_hostile_names_are_shown_verbatim_everywhere() -> None:
     async with settled(app_of(), size=(160, 48)) as (app, pilot):
-        await pilot.press("/", *"evil", "enter")
-        await settle(pilot)
-        await pilot.press("5", "/", *"evil", "enter")
-        await settle(pilot)
-        await pilot.press("enter")
-        await settle(pilot)
+        await typed(pilot, "/", *"evil", "enter")
+        await typed(pilot, "5", "/", *"evil", "enter")
+        await typed(pilot, "enter")
         text = app.text()
         assert "[red]evil[/red] ␛[31mcolour␛[0m ␛]0;title␇ $(reboot)" in text
         assert text.replace("\n", "").isprintable()
@@ -78,14 +67,13 @@ async def test_a_filter_expression_compares_figures_and_points_at_what_is_wrong(
         await pilot.press(*"duration >= 5")
         await pilot.pause()
         line = next(line for line in app.text().splitlines() if "missing unit" in line)
-        typed = next(line for line in app.text().splitlines() if "duration >= 5" in line)
-        assert line.index("^") == typed.index("duration >= 5") + len("duration >= 5")
+        filtered = next(line for line in app.text().splitlines() if "duration >= 5" in line)
+        assert line.index("^") == filtered.index("duration >= 5") + len("duration >= 5")
         assert "16 rows" in app.text("#answer-title")  # what is no filter leaves the rows alone
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(app.focused, FilterLine)
-        await pilot.press(*"ms and category ~ kernel", "enter")
-        await settle(pilot)
+        await typed(pilot, *"ms and category ~ kernel", "enter")
         assert app.focused is app.table
         assert "2 of 16 rows  filter: duration >= 5ms and category ~ kernel" in app.text("#answer-title")
         await pilot.press("/", "escape")
@@ -101,8 +89,7 @@ async def test_columns_that_cannot_be_kept_leave_no_file_behind(
     async with settled(app_of(), notifications=True) as (app, pilot):
         await pilot.press("5", "s", "v")
         await pilot.pause()
-        await pilot.press("space", "enter")
-        await settle(pilot)
+        await typed(pilot, "space", "enter")
         assert "the choice is not kept" in [notice.message for notice in app._notifications][-1]
     assert [path.name for path in (tmp_path / "tuiprof").iterdir()] == ["columns.json"]
 
@@ -113,27 +100,23 @@ async def test_columns_are_chosen_ordered_and_kept() -> None:
         await pilot.pause()
         assert isinstance(app.screen, ColumnsScreen)
         assert "[x] duration" in app.text()
-        await pilot.press("space", "down", "K", "K", "down", "down", "x", "J", "enter")
-        await settle(pilot)
+        await typed(pilot, "space", "down", "K", "K", "down", "down", "x", "J", "enter")
         # "start" is hidden, "duration" moved before it, "category" hidden and moved behind the name.
         assert [heading.label for heading in app.table.rows.headings] == ["duration", "name", "step", "track"]
     async with settled(app_of()) as (again, pilot):
-        await pilot.press("5")
-        await settle(pilot)
+        await typed(pilot, "5")
         assert [heading.label for heading in again.table.rows.headings] == [
             "duration",
             "name",
             "step",
             "track",
         ]
-        await pilot.press("v", "escape", "v", "r")
-        await settle(pilot)
+        await typed(pilot, "v", "escape", "v", "r")
         assert again.table.rows.headings[0].label == "start"
         await pilot.press("v", *["space", "down"] * 5)
         assert "enter apply" in screen_text(again)
         assert "esc cancel" in screen_text(again)
-        await pilot.press("q")
-        await settle(pilot)
+        await typed(pilot, "q")
         assert len(again.table.rows.headings) == 6
 
 
@@ -226,8 +209,7 @@ async def test_sentences_stand_whole_below_their_table(monkeypatch: pytest.Monke
         assert ("Advice number 0. " * 8).strip() in below
         assert ("Measured on four steps of one run. " * 4).strip() in below
         assert "because" not in app.text("VirtualTable")
-        await pilot.press("down")
-        await settle(pilot)
+        await typed(pilot, "down")
         assert "Advice number 1." in app.text("#answer-prose")
 
 
@@ -242,14 +224,11 @@ async def test_tabs_are_opened_one_after_the_other() -> None:
 async def test_what_is_not_available_is_behind_more_with_its_reason() -> None:
     async with settled(app_of()) as (app, pilot):
         assert app.view.current == "waits"
-        await pilot.press("greater_than_sign", "greater_than_sign", "greater_than_sign")
-        await settle(pilot)
+        await typed(pilot, "greater_than_sign", "greater_than_sign", "greater_than_sign")
         assert app.view.current == "waits"  # around the ends, past what is not available
-        await pilot.press("M")
-        await settle(pilot)
+        await typed(pilot, "M")
         assert "Memory: no memory events in this trace" in app.words()
-        await pilot.press("enter")
-        await settle(pilot)
+        await typed(pilot, "enter")
         assert app.view.current == "lacking"
         assert "record with `--memory`" in app.words()
         assert "3 Memory –" in app.text("TabBar")

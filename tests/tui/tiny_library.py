@@ -63,10 +63,7 @@ def ended(root: Path, scenario: Scenario | None, step_ms: float, code: int = 0) 
     made = Synthetic(root, step_ms=step_ms, scenario=scenario, name="tiny", slow=())
     made.session.meta.host = platform.node()
     write_meta(made.session.path, made.session.meta)
-    made.start()
-    made.run_until(5)
-    made.end(code)
-    return made
+    return made.ran(5, code=code)
 
 
 def sidebar(app: TuiprofApp) -> Choices:

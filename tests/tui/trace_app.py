@@ -136,6 +136,12 @@ async def settle(pilot: Pilot[int]) -> None:
         await workers_done(pilot)
 
 
+async def typed(pilot: Pilot[int], *keys: str) -> None:
+    """Press keys, and wait until nothing is loaded, worked out or drawn any more."""
+    await pilot.press(*keys)
+    await settle(pilot)
+
+
 @asynccontextmanager
 async def settled(app: TraceApp, **options: Any) -> AsyncIterator[tuple[TraceApp, Pilot[int]]]:
     """Run an application, once nothing is loaded, worked out or drawn any more."""

@@ -1,4 +1,4 @@
-"""Each layer computes the same positions, masks or weights from tensors that need no gradient."""
+"""Each layer computes the same positions, masks, weights or neighbours from tensors that need no gradient."""
 
 from __future__ import annotations
 
@@ -29,10 +29,20 @@ _DIFFERS: Final = re.compile(
     r"aminmax|amax|amin|max|min|norm|one_hot|detach_?|bucketize|searchsorted|scatter_?|scatter_add_?|cumsum|bincount|"
     r"histc)$"
 )
+#: A search for neighbours: distances, and what chooses by them. Other operators without a gradient may use what it
+#: found.
+_DISTANCE: Final = re.compile(r"^aten::(cdist|norm|linalg_vector_norm|sum)$")
+_CHOOSES: Final = re.compile(r"^aten::(topk|sort|argsort|argmin|min|kthvalue|lt|le)$")
+#: Kernels of numbers with a fraction: differences of integers are those of indices.
+_OF_FLOATS: Final = r"\b(float|double|Half|BFloat16)\b"
+#: Maximum share by which the device time of two stretches differs, if their tensors have the same sizes.
+_MAX_DIFFERENCE: Final = 0.25
 #: Work between two layers.
 _LAYERS: Final = ("gemm", "convolution", "attention")
 #: Minimum number of layers, and of operators in each.
 MIN_LAYERS, MIN_OPERATORS = 3, 3
+#: Minimum number of operators of a search: distances and a choice.
+_MIN_OF_SEARCH: Final = 2
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -42,14 +52,30 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         first = passes[0][0]
         operators = in_a_row(calls.names_of(first))
         event = int(calls.rows[first[0]])
+        repeated = f"{len(passes[0])} layers each run the same {len(first)} operators"
+        if _search(calls.names_of(first)):
+            what = f"{repeated} to find neighbours of tensors that need no gradient"
+            instead = "if the points are the same in all layers, search once before these and pass the indices to them"
+            because = (
+                "no gradient goes through distances and choices on tensors of the same sizes, which are probably "
+                f"coordinates, not what layers have computed: {operators}"
+            )
+        else:
+            what = f"{repeated} on tensors that need no gradient"
+            instead = (
+                "compute it once before the layers and pass it to them, or keep it in a buffer (register_buffer, or "
+                "functools.cache by size and device)"
+            )
+            because = (
+                "these operators have no backward nodes, so they probably compute positions, masks or constants, which "
+                f"are the same in all layers: {operators}"
+            )
         yield Finding(
-            f"{len(passes[0])} layers each run the same {len(first)} operators on tensors that need no gradient",
+            what,
             evidence.function_of(event) or operators,
-            "compute it once before the layers and pass it to them, or keep it in a buffer (register_buffer, or "
-            "functools.cache by size and device)",
+            instead,
             "medium",
-            "these operators have no backward nodes, so they probably compute positions, masks or constants, which are "
-            f"the same in all layers: {operators}",
+            because,
             calls.edit(calls.mask(*_again(calls, passes))),
             Edit(),
             event=event,
@@ -95,7 +121,7 @@ def _forward_passes(calls: Calls) -> Iterator[dict[tuple[int, ...], list[Ints]]]
             for stretch in np.split(np.arange(len(forward)), edges):
                 indices = forward[stretch]
                 key = tuple(names[indices].tolist())
-                if differentiated[indices[0]] or len(key) < MIN_OPERATORS:
+                if differentiated[indices[0]] or len(key) < _MIN_OF_SEARCH:
                     continue
                 if counted[stretch[0]] > since.get(key, -1):  # a layer lies between
                     found.setdefault(key, []).append(indices)
@@ -103,12 +129,65 @@ def _forward_passes(calls: Calls) -> Iterator[dict[tuple[int, ...], list[Ints]]]
             yield {
                 key: stretches
                 for key, stretches in found.items()
-                if len(stretches) >= MIN_LAYERS and _is_constant(calls.names_of(stretches[0]))
+                if len(stretches) >= MIN_LAYERS
+                and (_is_constant(calls.names_of(stretches[0])) or _of_same_points(calls, stretches, forward))
             }
 
 
 def _is_constant(names: Sequence[str]) -> bool:
-    return any(_MAKES.match(name) for name in names) and not any(_DIFFERS.match(name) for name in names)
+    return (
+        len(names) >= MIN_OPERATORS
+        and any(_MAKES.match(name) for name in names)
+        and not any(_DIFFERS.match(name) for name in names)
+    )
+
+
+def _search(names: Sequence[str]) -> int:
+    """Return how many operators it takes to choose by distances; 0 = the operators are no such search."""
+    near = next((at for at, name in enumerate(names) if _DISTANCE.match(name)), len(names))
+    chosen = next((at for at in range(near + 1, len(names)) if _CHOOSES.match(names[at])), 0)
+    others = (name for at, name in enumerate(names) if at not in (near, chosen))
+    return chosen + 1 if chosen and not any(_DIFFERS.match(name) for name in others) else 0
+
+
+def _of_same_points(calls: Calls, stretches: list[Ints], forward: Ints) -> bool:
+    """Return whether layers probably search for the neighbours of the same points.
+
+    Gradient mode may be off for a search, also among what layers have computed. So either it is on and the search
+    creates no node, or each layer computes differences, as of coordinates, from other tensors that need no gradient.
+    """
+    steps = _search(calls.names_of(stretches[0]))
+    between = calls.between(int(stretches[0][0]), int(stretches[-1][-1]))
+    if not steps or "aten::detach" in calls.names_of(between) or not _same_sizes(calls, stretches):
+        return False
+    trace = calls.trace
+    given = _without_nodes(trace)
+    if all(given[stretch[:steps]].all() for stretch in stretches):
+        return True
+    floats = calls.work_count_of(trace.named(_OF_FLOATS, trace.device_work)) > 0
+    differences = forward[(given & floats & trace.named("^aten::sub$", calls.rows))[forward]]
+    layer = np.searchsorted([stretch[0] for stretch in stretches], differences, side="right")
+    return set(range(1, len(stretches) + 1)) <= set(layer.tolist())
+
+
+def _same_sizes(calls: Calls, stretches: list[Ints]) -> bool:
+    """Return whether stretches launch the same kernels, which take about as long."""
+    codes = calls.trace.name_codes[calls.trace.device_work]
+    kernels = {tuple(codes[calls.launched_by(calls.mask(stretch))].tolist()) for stretch in stretches}
+    took = [int(calls.work_ns[stretch].sum()) for stretch in stretches]
+    return len(kernels) == 1 and min(took) >= (1 - _MAX_DIFFERENCE) * max(took)
+
+
+@cached_on_trace
+def _without_nodes(trace: Trace) -> Mask:
+    """Return which calls created no node although gradient mode was on: the next one still has their number."""
+    calls = calls_of(trace)
+    numbers = trace.ints("sequence", calls.rows)
+    found = np.zeros(len(numbers), dtype=bool)
+    for track in np.unique(calls.tracks).tolist():
+        mine = np.flatnonzero((calls.tracks == track) & ~calls.backward & (numbers >= 0))
+        found[mine[:-1]] = np.diff(numbers[mine]) == 0
+    return found
 
 
 RULE = AdviceRule("repeated-in-layers", find)
