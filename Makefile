@@ -3,7 +3,7 @@
 PYTHON ?= python3
 # PyTorch is named with the rest, so that none of it brings the CUDA build; Triton and JAX run in their interpreters.
 TORCH := torch==2.13.0 'torchmetrics>=1.6'
-FRAMEWORKS := 'jax==0.10.*' 'triton==3.9.*' 'transformers>=4.56' 'lightning>=2.4' absl-py
+FRAMEWORKS := 'jax==0.10.*' 'triton==3.9.*' 'transformers>=4.56' 'lightning>=2.4' 'accelerate>=1.1' absl-py
 
 ifdef VIRTUAL_ENV
 BIN := $(VIRTUAL_ENV)/bin
@@ -43,8 +43,9 @@ layers: $(READY)
 test: $(READY)
 	pytest -n 4
 
-smoke: $(READY)  ## every variant of every ladder that can run here, at its small size, held to its baseline's numbers
-	pytest -n 2 -rs -m slow tests/scenarios/test_smoke.py tests/scenarios/test_several_processes.py
+smoke: $(READY)  ## every ladder variant that can run here, at its small size, held to its baseline's numbers; and frameworks' own loops
+	pytest -n 2 -rs -m slow tests/scenarios/test_smoke.py tests/scenarios/test_several_processes.py \
+	  tests/first_minute/test_first_minute.py
 
 test-slow: $(READY)
 	pytest -m slow

@@ -100,6 +100,19 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["VIRTUAL_ENV"] = sys.prefix
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let Polars have one thread in each worker: all cores are taken, and more would wait for each other there."""
+    if not hasattr(session.config, "workerinput"):
+        return
+    os.environ["POLARS_MAX_THREADS"] = "1"
+    with contextlib.suppress(ImportError):
+        import polars
+
+        polars.thread_pool_size()  # which begins it
+    del os.environ["POLARS_MAX_THREADS"]  # what is started is as it is for a user
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what stays for good: PyTorch, all test modules and every test.
@@ -137,9 +150,22 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
-def forked() -> Iterator[ForkedPython]:
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedPython]:
     """Runs scripts where PyTorch has been imported already."""
-    python = ForkedPython()
+    yield from _forked(tmp_path_factory, "torch._dynamo")  # which every optimizer imports
+
+
+@pytest.fixture(scope="session")
+def forked_jax(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedPython]:
+    """Runs scripts where JAX has been imported already, and nothing of it was used."""
+    yield from _forked(tmp_path_factory, "jax")
+
+
+def _forked(factory: pytest.TempPathFactory, module: str) -> Iterator[ForkedPython]:
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # each worker has one of its own below it
+    python = ForkedPython(folder / module, module)
     yield python
     python.close()
 

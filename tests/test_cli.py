@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, real exit codes."""
+"""The command line as a user meets it: exit codes and output, of processes where those start, wait or are signalled."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import here
 from waiting import running, until
 
 from tests import real_traces
@@ -130,9 +131,9 @@ def test_record_prints_a_report_and_returns_the_scripts_status(script: Path, tmp
     assert report["facts"]["steps"] == 60
     assert report["facts"]["step_median_ns"] > 5_000_000
     assert (next((tmp_path / "s").iterdir()) / "stdout.log").read_text() == "trained\n"
-    listed = tuiprof("list", "--json", sessions=tmp_path / "s").stdout
+    listed = here("list", "--json", sessions=tmp_path / "s").stdout
     assert json.loads(listed)["state"] == "finished"
-    text = tuiprof("report", "last", sessions=tmp_path / "s")
+    text = here("report", "last", sessions=tmp_path / "s")
     assert text.returncode == 0
     assert "60 steps" in text.stdout
 
@@ -144,9 +145,9 @@ def test_a_changed_line_of_a_script_is_shown_unless_its_text_was_not_kept(
     tuiprof("record", "-q", "--no-capture", "--", str(script), sessions=root)
     script.write_text(script.read_text() + "print('one more')\n")
     tuiprof("record", "-q", "--no-capture", "--", str(script), sessions=root)
-    assert "+  print('one more')" in tuiprof("compare", "last~1", "last", sessions=root).stdout
+    assert "+  print('one more')" in here("compare", "last~1", "last", sessions=root).stdout
     tuiprof("record", "-q", "--no-capture", "--no-source", "--", str(script), sessions=root)
-    told = tuiprof("compare", "last~1", "last", "-f", "json", sessions=root).stdout
+    told = here("compare", "last~1", "last", "-f", "json", sessions=root).stdout
     assert '"the same"' in told
     assert "one more" not in told
 
@@ -215,18 +216,18 @@ def test_a_session_without_a_trace_says_so_of_what_is_asked(script: Path, tmp_pa
     tuiprof("record", "-q", "--no-capture", "--", "python", str(script), "5", sessions=tmp_path / "s")
     assert (
         "sync_events: unavailable: no trace was captured"
-        in tuiprof("report", "last", "sync_events", sessions=tmp_path / "s").stdout
+        in here("report", "last", "sync_events", sessions=tmp_path / "s").stdout
     )
-    typed = tuiprof("report", "last", "sync_evnts", sessions=tmp_path / "s")
+    typed = here("report", "last", "sync_evnts", sessions=tmp_path / "s")
     assert (typed.returncode, "no analysis 'sync_evnts'" in typed.stderr) == (2, True)
-    done = tuiprof("check", "last", "--max", "syncs_per_step=0", sessions=tmp_path / "s")
+    done = here("check", "last", "--max", "syncs_per_step=0", sessions=tmp_path / "s")
     assert (done.returncode, "no trace was captured" in done.stdout) == (2, True)
 
 
 def test_a_ladder_that_was_not_measured_is_told_from_a_session_that_is_missing(tmp_path: Path) -> None:
-    done = tuiprof("report", "metrics", sessions=tmp_path)
+    done = here("report", "metrics", sessions=tmp_path)
     assert (done.returncode, "measure it: tuiprof ladder metrics" in done.stderr) == (2, True)
-    assert "tuiprof ladder" not in tuiprof("report", "metricks", sessions=tmp_path).stderr
+    assert "tuiprof ladder" not in here("report", "metricks", sessions=tmp_path).stderr
 
 
 def test_tee_passes_output_through(script: Path, tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ def test_hangup_leaves_the_run_going(script: Path, tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         process.communicate(timeout=30)
     assert wait(find_session(tmp_path, "last"), 60).state == "finished"
-    summary = json.loads(tuiprof("list", "--json", sessions=tmp_path).stdout)
+    summary = json.loads(here("list", "--json", sessions=tmp_path).stdout)
     assert (summary["state"], summary["steps"]) == ("finished", 400)
 
 
@@ -276,7 +277,7 @@ def test_hangup_leaves_the_run_going(script: Path, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_explained(args: tuple[str, ...], status: int, says: str, tmp_path: Path) -> None:
-    done = tuiprof(*args, sessions=tmp_path / "none")
+    done = here(*args, sessions=tmp_path / "none")
     assert done.returncode == status, done.stderr
     assert says.lower() in done.stderr.lower()
     assert "Traceback" not in done.stderr
@@ -284,16 +285,16 @@ def test_mistakes_are_explained(args: tuple[str, ...], status: int, says: str, t
 
 def test_report_formats_and_analyses() -> None:
     trace = str(real_traces.path("hta-alexnet-a100-cuda-sync.json.gz"))
-    assert "sync_events" in tuiprof("report", trace, "sync_events", "-f", "json").stdout
-    assert "\n## Syncs\n" in tuiprof("report", trace, "sync_events", "-f", "md").stdout
-    wrong = tuiprof("report", trace, "synk")
+    assert "sync_events" in here("report", trace, "sync_events", "-f", "json").stdout
+    assert "\n## Syncs\n" in here("report", trace, "sync_events", "-f", "md").stdout
+    wrong = here("report", trace, "synk")
     assert wrong.returncode == 2
     assert "sync_events" in wrong.stderr
 
 
 def test_completion_scripts() -> None:
     for shell in ("bash", "zsh", "fish"):
-        assert "tuiprof" in tuiprof("completion", shell).stdout
+        assert "tuiprof" in here("completion", shell).stdout
 
 
 @pytest.mark.parametrize(

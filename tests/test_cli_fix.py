@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed import needs
 
 from tests.session.session_logs import new_session
 from tuiprof.cli import main
@@ -126,7 +127,7 @@ def loading_trace() -> dict[str, Any]:
 
 
 def test_loader_workers_are_switched_inside_of_the_process(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     (tmp_path / "train.py").write_text(PLAIN)
     session = recorded(tmp_path)
     write(loading_trace(), session)

@@ -192,7 +192,9 @@ def recurrent(
     memory: int = 80 << 30,
 ) -> Trace:
     """Return steps of a loop that launches five kernels in each iteration; the host takes 3 µs for each launch."""
-    text = RECURRENCE.format(given=given, turn=turn, more=", x" if turn == "add" else "", trips=trips)
+    text = RECURRENCE.format(
+        given=given, turn=turn, more=", x" if turn in ("add", "reduce") else "", trips=trips
+    )
     proto = made_hlo.encode("jit_f", text, LINES).replace(b"'", b'"')
     host = xspace.Plane("/host:CPU", values={"jax_version": "0.11.2"})
     gpu = xspace.Plane("/device:GPU:0", values={"gpu_device_name": device, "memory_size": memory})
@@ -249,6 +251,20 @@ def test_other_loops_of_short_kernels_get_larger_iterations(
     assert instead in row["instead"]
     assert "associative_scan" not in row["instead"]
     assert row["wins_ns"] > 0
+
+
+@pytest.mark.parametrize(("device", "left"), [("NVIDIA H100", 0.04), ("GPU", 0.3)])
+def test_iterations_apart_take_what_their_bytes_take(tmp_path: Path, device: str, left: float) -> None:
+    row = findings(recurrent(tmp_path, given="x", device=device))["sequential-scan"]
+    # On an H100, 64 KiB and more in 1 µs are a fiftieth of what its memory moves; half of that is expected.
+    assert row["wins_ns"] == pytest.approx((1 - left) * 1280 * 3_000, rel=0.04)
+
+
+def test_sums_in_a_loop_are_fused_with_their_neighbours(tmp_path: Path) -> None:
+    row = findings(recurrent(tmp_path, turn="reduce"))["sequential-scan"]
+    # Four of five kernels are beside the state, or sums: of these, 40 % remain.
+    assert row["wins_ns"] == pytest.approx(0.8 * 0.6 * 1280 * 3_000, rel=0.05)
+    assert row["wins_low_ns"] == 0
 
 
 @pytest.mark.parametrize("changes", [{"trips": 8}, {"length": 20}], ids=["few iterations", "long kernels"])

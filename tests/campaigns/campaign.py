@@ -78,14 +78,18 @@ class Campaign:
     run: Callable[[Options], Outcome]  # tries it
 
 
+def names() -> list[str]:
+    """Return the name of every campaign of this folder, without importing it."""
+    modules = [info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    return [name for name in modules if not name.startswith(("_", "test_")) and name != "campaign"]
+
+
+def campaign(name: str) -> Campaign:
+    """Return a campaign."""
+    module = importlib.import_module(f"tests.campaigns.{name}")
+    return Campaign(name, module.PROMISE, module.run)
+
+
 def campaigns() -> list[Campaign]:
     """Return every campaign of this folder, by name."""
-    package = importlib.import_module(__package__ or "tests.campaigns")
-    found = []
-    for info in pkgutil.iter_modules(package.__path__):
-        if info.name.startswith(("_", "test_")) or info.name == "campaign":
-            continue
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        if hasattr(module, "PROMISE"):
-            found.append(Campaign(info.name, module.PROMISE, module.run))
-    return found
+    return [campaign(name) for name in names()]

@@ -33,7 +33,18 @@ after
 """
 
 
-@pytest.mark.parametrize("case", [case for case in survey.CASES if case.cheap], ids=lambda case: case.name)
+#: Frameworks with a loop of their own, as installed: importing one takes longer than most tests.
+FRAMEWORKS = ("hf-evaluate", "accelerate", "lightning")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if case.cheap else pytest.mark.slow)
+        for case in survey.CASES
+        if case.cheap or case.name in FRAMEWORKS
+    ],
+)
 def test_steps_and_result(case: survey.Case, tmp_path: Path) -> None:
     if lacking := survey.missing(case):
         pytest.skip(f"{', '.join(lacking)} not installed")

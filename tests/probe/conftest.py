@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from forked import ForkedPython
+from installed import needs
 from probe_runs import Run, new_session, run_script
 
 
@@ -29,3 +31,12 @@ def run_forked(tmp_path: Path, forked: ForkedPython) -> Callable[..., Run]:
     Not for tests of how the probe hears of an import, which all tests with ``run`` are as well.
     """
     return functools.partial(run_script, tmp_path, forked=forked)
+
+
+@pytest.fixture
+def run_jax(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Run]:
+    """As ``run_forked``, with JAX; ``TUIPROF_TEST_JAX_PYTHON`` names a Python that has it, which is started instead."""
+    if python := os.environ.get("TUIPROF_TEST_JAX_PYTHON"):
+        return functools.partial(run_script, tmp_path, python=python)
+    needs("jax")
+    return functools.partial(run_script, tmp_path, forked=request.getfixturevalue("forked_jax"))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from installed import needs
 from probe_runs import Run
 
 from tuiprof.probe.assembly import (
@@ -131,7 +132,7 @@ def test_a_phase_around_the_loop_changes_no_step() -> None:
 
 
 def test_steps_under_a_phase_of_the_script_named_optimizer(run_forked: Callable[..., Run]) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     script = """
 import time, torch, tuiprof
 model = torch.nn.Linear(16, 1)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from probe_runs import Run
-from test_probe_frameworks import python_with_jax
 
 from tuiprof.probe.sampler import is_always_run, loops_of
 from tuiprof.session import log as records
@@ -131,10 +130,10 @@ before_monitoring = pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.
         "losses.append(jax.device_get(loss))",
     ],
 )
-def test_a_loop_that_reads_a_value_in_each_iteration(read: str, run_forked: Callable[..., Run]) -> None:
+def test_a_loop_that_reads_a_value_in_each_iteration(read: str, run_jax: Callable[..., Run]) -> None:
     script = LOOP.replace("READ", read).replace("LIMIT", "60")
     requests = [{"id": "a", "steps": 3, "at": 5}]
-    done = run_forked(script, python=python_with_jax(), requests=requests, JAX_PLATFORMS="cpu")
+    done = run_jax(script, requests=requests, JAX_PLATFORMS="cpu")
     steps = [step.n for step in done.of(records.Step)]
     (source,) = done.of(records.StepSource)
     assert source.what == "iterations of a loop"
@@ -146,9 +145,9 @@ def test_a_loop_that_reads_a_value_in_each_iteration(read: str, run_forked: Call
 
 
 @before_monitoring
-def test_what_is_read_now_and_then_ends_no_steps(run: Callable[..., Run]) -> None:
+def test_what_is_read_now_and_then_ends_no_steps(run_jax: Callable[..., Run]) -> None:
     script = LOOP.replace("READ", "float(loss) if number % 7 == 0 else None").replace("LIMIT", "4")
-    assert not run(script, python=python_with_jax(), JAX_PLATFORMS="cpu").of(records.Step)
+    assert not run_jax(script, JAX_PLATFORMS="cpu").of(records.Step)
 
 
 #: The loop is counted after two seconds, and then captured.
@@ -174,8 +173,8 @@ while time.monotonic() < end and not written():
 """
 
 
-def test_a_read_that_fails_has_the_traceback_that_it_has_without_the_probe(run: Callable[..., Run]) -> None:
-    done = run(
-        FAILING, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 5}], JAX_PLATFORMS="cpu"
-    )
+def test_a_read_that_fails_has_the_traceback_that_it_has_without_the_probe(
+    run_jax: Callable[..., Run],
+) -> None:
+    done = run_jax(FAILING, requests=[{"id": "a", "steps": 3, "at": 5}], JAX_PLATFORMS="cpu")
     assert done.captures("a")[-1].state == "written"

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from analyses.made import report
+from installed import needs
 from probe_runs import Run
 
 from tuiprof.advice import advise
@@ -52,7 +53,7 @@ def test_jax_steps_and_capture(run: Callable[..., Run], marks: str) -> None:
 
 @pytest.mark.parametrize("request_", [{"steps": 10**6, "at": 3}, {"seconds": 60, "after_s": 0.0}])
 def test_the_scripts_own_jax_profiler_ends_a_capture(
-    run: Callable[..., Run], request_: dict[str, object]
+    run_jax: Callable[..., Run], request_: dict[str, object]
 ) -> None:
     script = """
 import glob, os, jax, jax.numpy as jnp
@@ -70,20 +71,20 @@ with jax.profiler.trace("mine"): step()
 jax.profiler.start_trace("again"); step(); jax.profiler.stop_trace()
 print(*(len(glob.glob(f"{name}/**/*.xplane.pb", recursive=True)) for name in ("mine", "again")))
 """
-    done = run(script, python=python_with_jax(), requests=[{"id": "a", **request_}], JAX_PLATFORMS="cpu")
+    done = run_jax(script, requests=[{"id": "a", **request_}], JAX_PLATFORMS="cpu")
     assert (done.code, done.out) == (0, "1 1\n"), done.err
     assert "started its own profiler" in done.captures("a")[-1].why
 
 
 @pytest.mark.parametrize("first", [0, 6], ids=["before", "meanwhile"])
 def test_a_jax_capture_leaves_the_scripts_profile_function_in_place(
-    run: Callable[..., Run], first: int
+    run_jax: Callable[..., Run], first: int
 ) -> None:
     script = f"""{JAX}
     if i == {first}: sys.setprofile(lambda *_: None); theirs = sys.getprofile()
     if i >= {first}: assert sys.getprofile() is theirs
 """
-    done = run(script, "explicit", python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 5}])
+    done = run_jax(script, "explicit", requests=[{"id": "a", "steps": 3, "at": 5}])
     assert done.captures("a")[-1].state == "written"
     assert any("no Python calls" in note.text for note in done.of(records.Note)) is (first == 0)
 
@@ -99,11 +100,11 @@ x.block_until_ready()
 """
 
 
-def test_garbage_collections_are_ranges_of_a_jax_capture(run: Callable[..., Run]) -> None:
+def test_garbage_collections_are_ranges_of_a_jax_capture(run_jax: Callable[..., Run]) -> None:
     script = LAZY.replace("x = step(x)", "x = step(x); gc.collect()").replace(
         "import jax,", "import gc, jax,"
     )
-    done = run(script, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 4}])
+    done = run_jax(script, requests=[{"id": "a", "steps": 3, "at": 4}])
     trace = open_trace(done.session / done.captures("a")[-1].path)
     collections = np.flatnonzero(trace.named("^Python GC$") & trace.on_host)
     assert len(collections) >= 3
@@ -134,20 +135,18 @@ print("call", began, time.monotonic_ns())
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_the_profiler_starts_beside_a_long_call_but_not_on_a_gpu(
-    run: Callable[..., Run], platform: str
+    run_jax: Callable[..., Run], platform: str
 ) -> None:
     """XLA crashes a process that launches work on a GPU while its profiler is stopped."""
-    done = run(ONE_CALL, platform, python=python_with_jax(), JAX_PLATFORMS="cpu")
+    done = run_jax(ONE_CALL, platform, JAX_PLATFORMS="cpu")
     assert [record.state for record in done.captures("a")][1:] == ["started", "written"]
     began, ended = map(int, done.out.split("call", 1)[1].split())
     share = (done.captures("a")[1].at - began) / (ended - began)
     assert share < 0.8 if platform == "cpu" else share > 0.95
 
 
-def test_work_that_jax_steps_leave_running_is_captured_with_them(run: Callable[..., Run]) -> None:
-    done = run(
-        LAZY, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 4}], JAX_PLATFORMS="cpu"
-    )
+def test_work_that_jax_steps_leave_running_is_captured_with_them(run_jax: Callable[..., Run]) -> None:
+    done = run_jax(LAZY, requests=[{"id": "a", "steps": 3, "at": 4}], JAX_PLATFORMS="cpu")
     written = done.captures("a")[-1]
     assert written.state == "written", written.why
     trace = open_trace(done.session / written.path)
@@ -184,9 +183,9 @@ print("fenced", set(counts))
 """
 
 
-def test_every_device_is_waited_for_whatever_mesh_the_script_has_set(run: Callable[..., Run]) -> None:
+def test_every_device_is_waited_for_whatever_mesh_the_script_has_set(run_jax: Callable[..., Run]) -> None:
     four = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    assert "fenced {4}" in run(MESH, python=python_with_jax(), **four).out
+    assert "fenced {4}" in run_jax(MESH, **four).out
 
 
 WAITS = """
@@ -218,8 +217,8 @@ assert touched() == before
 """
 
 
-def test_jax_waits_are_told_by_their_lines(run: Callable[..., Run]) -> None:
-    done = run(WAITS, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 4}])
+def test_jax_waits_are_told_by_their_lines(run_jax: Callable[..., Run]) -> None:
+    done = run_jax(WAITS, requests=[{"id": "a", "steps": 3, "at": 4}])
     written = done.captures("a")[-1]
     assert written.state == "written", written.why
     trace = open_trace(done.session / written.path)
@@ -254,7 +253,7 @@ for _ in range(6):
     optimizer.step()
     torch_xla.sync()
 """
-    pytest.importorskip("torch")
+    needs("torch")
     steps = run_forked(script).of(records.Step)
     assert {"forward", "backward", "optimizer"} <= set(steps[-1].ph)
     counted = {tuple(sorted(step.ph)) for step in steps[3:]}

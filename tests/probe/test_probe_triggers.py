@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from forked import ForkedPython
+from installed import needs
 from probe_runs import Run, new_session, run_script
 
 from tuiprof.probe.requests import Requests, Trigger, Triggers
@@ -38,7 +39,7 @@ def notes(run: Run) -> list[str]:
 @pytest.fixture(scope="module")
 def triggered(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> Run:
     """A run with two triggers: after slow steps, and every so many steps."""
-    pytest.importorskip("torch")
+    needs("torch")
     slow = {"id": "slow", "times": 25, "steps": 2, "cooldown_s": 1.5, "stack": True}
     every = {"id": "every", "every": 150, "steps": 2, "cooldown_s": 0}
     folder = tmp_path_factory.mktemp("triggered")
@@ -69,7 +70,7 @@ def test_every_so_many_steps(triggered: Run) -> None:
 
 
 def test_a_spent_budget_ends_it_with_a_reason(run_forked: Callable[..., Run]) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     slow = {"id": "slow", "above_ns": 300_000_000, "steps": 1, "cooldown_s": 0, "budget_bytes": 100}
     done = run_forked(SCRIPT, "250", "40", "140", "200", triggers=[slow])
     first = next(iter(ends(done).values()))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from installed import needs
+from installed import lazily
 from probe_runs import MODES, Run
 
 from tuiprof.formats import open_trace
@@ -15,8 +15,7 @@ from tuiprof.probe.frameworks.weights import Weights
 from tuiprof.probe.steps.counting import Steps
 from tuiprof.session import log as records
 
-needs("torch")
-torch = pytest.importorskip("torch")
+torch = lazily("torch")
 
 TRAINING = """
 import torch
@@ -109,16 +108,6 @@ print(len(seen), *seen)
     assert (looked.code, looked.out) == (plain.code, plain.out) == (0, plain.out)
 
 
-class Unreadable(torch.Tensor):
-    """A tensor of which nothing can be read, as of some that are spread over devices."""
-
-    __slots__ = ()
-
-    @classmethod
-    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("nothing of it may be read")
-
-
 class Counted:
     """What the probe knows of the optimizer."""
 
@@ -151,6 +140,15 @@ def types_of(optimizer: Any, *models: Any) -> dict[str, int] | None:
 
 def test_only_plain_tensors_are_read() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
+
+    class Unreadable(torch.Tensor):  # type: ignore[name-defined,misc]
+        """A tensor of which nothing can be read, as of some that are spread over devices."""
+
+        __slots__ = ()
+
+        @classmethod
+        def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("nothing of it may be read")
 
     plain = torch.nn.Parameter(torch.zeros(3))
     with FakeTensorMode():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from forked import ForkedPython
+from installed import needs
 from scripts import PACKAGES, SCENARIOS
 
 from tuiprof.ladder.scenarios import ladders, read_header
@@ -36,8 +37,8 @@ def test_a_script_copied_alone_says_what_it_lacks(name: str, tmp_path: Path) -> 
 def test_a_script_copied_without_its_parts_names_their_folder(
     name: str, tmp_path: Path, forked: ForkedPython
 ) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("jax")
+    needs("torch")
+    needs("jax")
     shutil.copytree(SCENARIOS / "common", tmp_path / "common")
     copy = shutil.copy(SCENARIOS / f"{name}.py", tmp_path)
     ladder = read_header(Path(copy))

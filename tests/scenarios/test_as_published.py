@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from forked import ForkedPython
+from installed import needs
 from scripts import SCENARIOS
 
 PRELUDE = """
@@ -30,7 +31,7 @@ Ask = Callable[..., Any]
 @pytest.fixture
 def ask(forked: ForkedPython, tmp_path: Path) -> Ask:
     """Runs a program beside the scripts and returns what it prints, as JSON."""
-    pytest.importorskip("torch")
+    needs("torch")
 
     def answer(program: str) -> Any:
         (tmp_path / "program.py").write_text(PRELUDE + program)

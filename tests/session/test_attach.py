@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from installed import needs
 from waiting import running, until
 
 from tuiprof.cli import main
@@ -50,8 +51,8 @@ assert not [name for name in sys.modules if "tuiprof" in name]
 
 @contextmanager
 def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    pytest.importorskip("torch")
-    pytest.importorskip("hypno")
+    needs("torch")
+    needs("hypno")
     script = folder / "train.py"
     script.write_text(TRAINS)
     with running(

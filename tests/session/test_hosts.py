@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import here
 
 from tests.session.host_parts import JOB, MS, START, S, goes_on, part
 from tests.session.session_logs import append, head, line, new_session, step
@@ -365,8 +364,9 @@ def test_list_and_report_show_one_run(tmp_path: Path) -> None:
     part(tmp_path, "node2", [1], ahead_ns=3 * S)
 
     def tuiprof(*arguments: str) -> str:
-        command = [sys.executable, "-m", "tuiprof", "--sessions", str(tmp_path), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        done = here(*arguments, sessions=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     [listed] = [json.loads(text) for text in tuiprof("list", "--json").splitlines()]
     assert listed["host"] == "node1, node2"

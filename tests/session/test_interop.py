@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 import pytest
 from analyses.made import report
+from installed import needs
 
 from tuiprof.formats import open_set, open_trace
 from tuiprof.model import Trace
@@ -124,7 +125,7 @@ def _record(folder: Path, body: str, capture: str, python: str = sys.executable)
 
 @pytest.fixture(scope="module")
 def loading(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    pytest.importorskip("torch")
+    needs("torch")
     return _record(tmp_path_factory.mktemp("loading"), _LOADING, "4@5")
 
 

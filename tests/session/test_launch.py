@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from installed import needs
 from waiting import until
 
 from tuiprof.errors import LaunchError, SessionError, UsageProblem
@@ -231,7 +232,7 @@ def test_the_viewer_killed_and_the_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_torch_end_to_end(run: Run) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     session = run(
         """
         import torch

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from command_line import here
 from synthetic import Synthetic
 
 from tests import real_traces
@@ -53,8 +54,9 @@ def test_a_picture_of_a_trace_fetches_nothing_and_shows_the_step_asked_for(tmp_p
 
 def test_a_picture_of_a_session_is_of_its_end_or_of_a_moment(session: Synthetic, tmp_path: Path) -> None:
     end, early = tmp_path / "end.txt", tmp_path / "early.txt"
-    assert snapshot(session.session.path, "-o", end, "--size", "120x36").returncode == 0
-    assert snapshot(session.session.path, "-o", early, "--size", "120x36", "--at", "5").returncode == 0
+    shot = ("snapshot", session.session.path, "--size", "120x36", "-o")
+    assert here(*shot, end).returncode == 0
+    assert here(*shot, early, "--at", "5").returncode == 0
     assert "finished" in end.read_text()
     assert f"step {session.steps - 1}" in end.read_text()
     assert f"step {session.steps - 1}" not in early.read_text()
@@ -64,7 +66,7 @@ def test_a_picture_of_a_session_is_of_its_end_or_of_a_moment(session: Synthetic,
 
 def test_a_page_with_the_library(tmp_path: Path) -> None:
     out = tmp_path / "shot.html"
-    done = snapshot("-o", out, "--screen", "library", "--size", "100x30")
+    done = here("snapshot", "-o", out, "--screen", "library", "--size", "100x30")
     assert done.returncode == 0, done.stderr
     page = out.read_text()
     assert "metrics" in text_in(page[page.index("<svg") : page.index("</svg>") + 6])

@@ -175,7 +175,7 @@ def test_a_line_without_a_statement_is_said(run: Callable[..., Run], tmp_path: P
 
 
 def test_a_function_that_has_not_run_is_said(run_forked: Callable[..., Run], helper: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     for name in ("nowhere:step", "helper:once"):
         done = run_forked("import torch, helper\nhelper.loop(0)", TUIPROF_STEP_FUNCTION=name)
         (writer,) = done.logs
@@ -192,7 +192,7 @@ def test_what_is_given_is_known_by_one_number() -> None:
 
 
 def test_nothing_else_counts_then(run: Callable[..., Run], tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     script = """
 import torch
 model = torch.nn.Linear(4, 4)

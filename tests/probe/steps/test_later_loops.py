@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from probe_runs import Run
-from test_probe_frameworks import python_with_jax
 
 from tuiprof.probe.sampler import Loop, loops_of
 from tuiprof.probe.steps.later_loop import LaterLoop, needed_ns
@@ -69,10 +68,10 @@ def line_of(script: str, text: str) -> str:
 
 @from_monitoring
 @pytest.mark.parametrize("training", [IN_MAIN, IN_FIT], ids=["main", "fit"])
-def test_training_takes_the_place_of_a_loop_of_the_setup(training: str, run: Callable[..., Run]) -> None:
+def test_training_takes_the_place_of_a_loop_of_the_setup(training: str, run_jax: Callable[..., Run]) -> None:
     script = SCRIPT + SETUP.replace("READ", "jnp.ones(64)") + training
     requests = [{"id": "a", "steps": 3, "at": 30}]
-    done = run(script, python=python_with_jax(), requests=requests, JAX_PLATFORMS="cpu")
+    done = run_jax(script, requests=requests, JAX_PLATFORMS="cpu")
     setup, training_source = done.of(records.StepSource)
     assert setup.where.endswith(line_of(script, "for layer"))
     assert training_source.where.endswith(
@@ -105,9 +104,9 @@ print(done)
 
 @from_monitoring
 @pytest.mark.parametrize("name", ["epoch", "turn"])
-def test_an_evaluation_does_not_take_the_place_of_training(name: str, run: Callable[..., Run]) -> None:
+def test_an_evaluation_does_not_take_the_place_of_training(name: str, run_jax: Callable[..., Run]) -> None:
     script = SCRIPT + WITH_EVALUATION.replace("EPOCH", name)
-    done = run(script, python=python_with_jax(), JAX_PLATFORMS="cpu")
+    done = run_jax(script, JAX_PLATFORMS="cpu")
     (source,) = done.of(records.StepSource)
     assert source.where.endswith(line_of(script, "for batch"))
     steps = [step.n for step in done.of(records.Step)]
@@ -116,11 +115,11 @@ def test_an_evaluation_does_not_take_the_place_of_training(name: str, run: Calla
 
 
 @before_monitoring
-def test_a_loop_of_the_setup_that_reads_arrays_is_no_longer_counted(run: Callable[..., Run]) -> None:
+def test_a_loop_of_the_setup_that_reads_arrays_is_no_longer_counted(run_jax: Callable[..., Run]) -> None:
     """The training reads none, so that its iterations cannot be counted: its loop is named."""
     script = SCRIPT + SETUP.replace("READ", "float(update(w)[0])")
     script += IN_MAIN.replace("if over()", "if time.monotonic() - began > 16")
-    done = run(script, python=python_with_jax(), JAX_PLATFORMS="cpu")
+    done = run_jax(script, JAX_PLATFORMS="cpu")
     setup, none = done.of(records.StepSource)
     assert setup.where.endswith(line_of(script, "for layer"))
     assert (none.what, none.withdrawn > 10) == ("", True)

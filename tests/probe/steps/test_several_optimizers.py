@@ -303,7 +303,7 @@ def test_the_device_time_of_a_step_that_was_found_to_end_later_is_not_recorded()
 
 
 @pytest.mark.parametrize("condition", ["if i % 3 == 0: ", ""])
-def test_steps_of_several_iterations_are_said_to_be(condition: str, run: Callable[..., Run]) -> None:
-    done = run(f"{SCRIPT}\nfor i in range(12):\n    for _ in range(2): d(i)\n    {condition}g(i)")
+def test_steps_of_several_iterations_are_said_to_be(condition: str, run_forked: Callable[..., Run]) -> None:
+    done = run_forked(f"{SCRIPT}\nfor i in range(12):\n    for _ in range(2): d(i)\n    {condition}g(i)")
     said = [note.text for note in done.of(records.Note) if "does not step in every iteration" in note.text]
     assert len(said) == (1 if condition else 0)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
+from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls, longest_period, loops
 from tuiprof.analyses.shared.collectives import buffer_broadcasts
 from tuiprof.analyses.shared.formatting import formatted
@@ -19,6 +20,7 @@ from tuiprof.analyses.shared.optimizers import CLEARS
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
+from tuiprof.model.units import format_count
 from tuiprof.whatif import Edit
 
 #: Maximum operators per iteration, and minimum iterations of a loop. Longer iterations (:func:`longest_period`) are
@@ -64,20 +66,24 @@ _OF_PARAMETERS: Final = re.compile(r"[a-z]_$|(::|vector_|matrix_|linalg_|frobeni
 _JAX: Final = (
     "one jax.jit around the loop or the whole step; or process all items at once (jax.vmap; pad, then mask)"
 )
+_JAX_FUNCTION: Final = "one jax.jit around all of them: the function that they are in, or the whole step"
 
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """A loop of calls with device work."""
+    """A loop of calls with device work, or several one after the other that end with the same change."""
 
     calls: Ints  # those of all iterations, as indices, with what joins their results
     period: int  # calls with device work in an iteration
     times: int  # iterations
     stays: int  # iterations whose host time remains once all items are done at once
+    first: int = 0  # the first call of the longest of several loops, which the other fields describe
+    count: int = 1  # how many loops it is
+    function: str = ""  # that holds all of several loops
 
     def body(self, calls: Calls) -> Ints:
         """Return the calls with device work of the first iteration."""
-        return self.calls[calls.work_count[self.calls] > 0][: self.period]
+        return self.calls[(calls.work_count[self.calls] > 0) & (self.calls >= self.first)][: self.period]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +116,15 @@ def _places(evidence: Evidence, found: Iterable[_Loop]) -> list[list[_Loop]]:
     """
     calls = evidence.calls
     ordered = sorted(found, key=lambda loop: int(loop.calls[0]))
+    if evidence.is_jax:
+        ordered = _in_one_jit(evidence, ordered)
     functions = evidence.functions_of(calls.rows[[loop.calls[0] for loop in ordered]])
     keys = [
-        (function, evidence.line_in(loop.calls), np.sort(calls.codes[loop.body(calls)]).tobytes())
+        (
+            loop.function or function,
+            evidence.line_in(loop.calls),
+            np.sort(calls.codes[loop.body(calls)]).tobytes(),
+        )
         for function, loop in zip(functions, ordered, strict=True)
     ]
     place_of = {key: key for key in keys}
@@ -126,6 +138,42 @@ def _places(evidence: Evidence, found: Iterable[_Loop]) -> list[list[_Loop]]:
     for loop, key in zip(ordered, keys, strict=True):
         places.setdefault(place_of[key], []).append(loop)
     return list(places.values())
+
+
+def _in_one_jit(evidence: Evidence, ordered: Sequence[_Loop]) -> list[_Loop]:
+    """Join the loops that follow each other in one call of a function, as one jit of it ends all of them.
+
+    What is called between them is in that jit as well. Without Python frames, nothing is joined.
+    """
+    trace, calls = evidence.trace, evidence.calls
+    firsts, lasts = (calls.rows[[loop.calls[at] for loop in ordered]] for at in (0, -1))
+    holding = _frames.functions_holding(trace, firsts, lasts, jax=True)
+    chains = list[list[int]]()
+    for index, loop in enumerate(ordered):
+        if chains and holding[index] >= 0 and holding[index] == holding[chains[-1][0]]:
+            before = ordered[chains[-1][-1]]
+            between = calls.between(int(before.calls[-1]), int(loop.calls[0]))[1:-1]
+            if (
+                calls.steps[before.calls[0]] == calls.steps[loop.calls[0]]
+                and calls.work_count[between].sum() <= _MAX_BETWEEN
+            ):
+                chains[-1].append(index)
+                continue
+        chains.append([index])
+    running, joined = _frames.running_at_start(trace), list[_Loop]()
+    for chain in chains:
+        loops_of = [ordered[index] for index in chain]
+        longest = max(loops_of, key=lambda loop: loop.period * loop.times)
+        if len(chain) > 1:
+            longest = replace(
+                longest,
+                calls=calls.between(int(loops_of[0].calls[0]), int(loops_of[-1].calls[-1])),
+                first=int(longest.calls[0]),
+                count=len(chain),
+                function=_frames.function_label(trace.name(int(holding[chain[0]])), running),
+            )
+        joined.append(longest)
+    return joined
 
 
 def _together(evidence: Evidence, ordered: Sequence[_Loop]) -> Iterator[tuple[int, int]]:
@@ -174,14 +222,23 @@ def _finding(evidence: Evidence, found: Sequence[_Loop], product: Mask, fewer: E
         for part in _KEEP
     )
     largest = max(found, key=lambda loop: loop.period * loop.times)
-    first = int(largest.calls[0])
     body = largest.body(calls)
-    per_step = round(len(found) / evidence.step_count)
+    first = int(body[0])
+    per_step = round(sum(loop.count for loop in found) / evidence.step_count)
+    what = f"{in_a_row(calls.names_of(body))} {largest.times} times in a row"
+    if largest.count > 1:
+        made = np.concatenate([loop.calls for loop in found])
+        of_jax = format_count(round((calls.work_count[made] > 0).sum() / evidence.step_count))
+        what = (
+            f"{largest.count} loops that follow each other call {of_jax} operations of JAX a step one by one; "
+            f"the longest calls {what}"
+        )
+    else:
+        what = f"a loop calls {what}" + (f", one of {per_step} loops a step" if per_step > 1 else "")
     return Finding(
-        f"a loop calls {in_a_row(calls.names_of(body))} {largest.times} times in a row"
-        + (f", one of {per_step} loops a step" if per_step > 1 else ""),
-        evidence.line_in(largest.calls) or evidence.function_of(int(calls.rows[first])),
-        _JAX if evidence.is_jax else _instead(calls, body, product[first]) + _IF_IT_STAYS,
+        what,
+        largest.function or evidence.line_in(largest.calls) or evidence.function_of(int(calls.rows[first])),
+        _fix(evidence, largest, product[first]),
         "medium",
         f"operators whose kernels take less than {SHORT_NS // 1000} µs repeat in the same order",
         likely | fewer,
@@ -190,6 +247,14 @@ def _finding(evidence: Evidence, found: Sequence[_Loop], product: Mask, fewer: E
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "",
         event=int(calls.rows[first]),
     )
+
+
+def _fix(evidence: Evidence, loop: _Loop, multiplies: bool) -> str:
+    """Return what to write instead of a loop."""
+    calls = evidence.calls
+    if evidence.is_jax:
+        return _JAX_FUNCTION if loop.count > 1 else _JAX
+    return _instead(calls, loop.body(calls), multiplies) + _IF_IT_STAYS
 
 
 def _instead(calls: Calls, body: Ints, multiplies: bool) -> str:

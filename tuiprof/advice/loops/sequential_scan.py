@@ -13,8 +13,10 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.compiled.instructions import carried_out, source_of
+from tuiprof.analyses.shared.compiled.needs import InstructionNeed, needs_of
 from tuiprof.analyses.shared.compiled.recurrences import Form, Recurrence, recurrences
 from tuiprof.analyses.shared.compiled.scans import shared_products
+from tuiprof.analyses.shared.roofline import shortest_ns
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Ints
 from tuiprof.model.programs import Program
@@ -36,12 +38,15 @@ _UNKNOWN_BANDWIDTH: Final = 1e12
 _OF_MEMORY: Final = 0.1
 #: Share of products and other large work that remains if all iterations share it, likewise.
 _AT_ONCE: Final = (0.4, 1.0, 0.15)
-#: Share of the kernels that remain if no iteration needs another.
+#: Share of a kernel's time that remains if no iteration needs another, and it is not known what the kernel needs.
 _APART: Final = (0.3, 1.0, 0.1)
+#: Else those of all iterations together reach this share of the chip's limits.
+_OF_LIMITS: Final = (0.5, 0.15, 0.85)
 #: Share of the short kernels that remain if an iteration of the loop does the work of eight: if it has no others, and
-#: of those beside the state if it has.
+#: if it has, of those beside the state and of sums (of a GRU with 13 and 7 kernels 0.47 remained,
+#: docs/results/predictions.md).
 _FUSED: Final = (0.3, 0.8, 0.125)
-_BESIDE: Final = (0.5, 1.0, 0.2)
+_BESIDE: Final = (0.4, 1.0, 0.15)
 _INSTEAD: Final[Mapping[Form, str]] = {
     "linear": "lax.associative_scan, as each iteration only multiplies the state and adds to it: it computes "
     "state = a * state + b for all iterations in a tree",
@@ -65,6 +70,7 @@ class _Scan:
     rows_of: Mapping[str, Ints]  # rows of each of its launches, by name
     #: Launches that product-in-scan would take out of the loop.
     shared: frozenset[str]
+    needs: Mapping[str, InstructionNeed]  # of its launches, by name
 
     @cached_property
     def rows(self) -> Ints:
@@ -82,18 +88,39 @@ class _Scan:
 
     def edit(self, trace: Trace, form: Form, part: int) -> Edit:
         """Return the change; ``part`` indexes the estimates."""
-        short, whole, many = self.of("state", "beside"), self.of("whole"), 1.0
+        if form == "apart":
+            return self._kept(trace, self._at_once(trace, part))
+        short, whole, many = self.of("state", "beside"), self.of("whole", "sum"), 1.0
         if form == "linear":
             few, many = self._in_a_tree(trace, short, part), _AT_ONCE[part]
-        elif form == "apart":
-            few = many = max(_APART[part], 1 / self.loop.trips)
-        elif "whole" in self.loop.launched.values():
-            short, few = self.of("beside"), _BESIDE[part]
+        elif {"whole", "sum"} & {*self.loop.launched.values()}:
+            short, few = self.of("beside", "sum"), _BESIDE[part]
+            whole = whole[:0]
         else:
             few = _FUSED[part]
-        rows = np.concatenate((short, whole))
-        keep = np.concatenate((_evenly(len(short), few), _evenly(len(whole), many)))
+        return self._kept(trace, [(short, few), (whole, many)])
+
+    def _kept(self, trace: Trace, kept: list[tuple[Ints, float]]) -> Edit:
+        """Return the change in which a share of some kernels remains."""
+        rows = np.concatenate([some for some, _ in kept])
+        keep = np.concatenate([_evenly(len(some), share) for some, share in kept])
         return Edit(host=self._launching(trace, rows, keep), work=rows, keep=keep)
+
+    def _at_once(self, trace: Trace, part: int) -> list[tuple[Ints, float]]:
+        """Return what all iterations launch, and the share that remains if they are one."""
+        chip = find_chip(trace.info.device_name)
+        found = []
+        for name, rows in self.rows_of.items():
+            if name in self.shared:
+                continue
+            need, keep = self.needs.get(name), _APART[part]
+            took_ns = float(np.median(trace.lengths(rows)))
+            kernel = trace.name(int(rows[0]))
+            if chip is not None and need is not None:
+                least_ns = shortest_ns(chip, need, kernel)
+                keep = least_ns / _OF_LIMITS[part] / max(took_ns, 1.0) if least_ns is not None else keep
+            found.append((rows, min(max(keep, 1 / self.loop.trips), 1.0)))
+        return found
 
     def _in_a_tree(self, trace: Trace, short: Ints, part: int) -> float:
         """Return the share of short kernels whose time a tree of all iterations takes."""
@@ -154,10 +181,11 @@ def _scans(program: Program, rows_of: Mapping[str, Ints]) -> Iterator[_Scan]:
         return
     moving = [one for same in shared_products(program) for one in same]
     shared = {one.carrier.name for one in moving} | {name for one in moving for name in one.slices}
+    needs = needs_of(program)
     for loop in found:
         mine = {name: rows_of[name] for name in loop.launched if name in rows_of}
         if loop.trips >= _MIN_TRIPS and 0 < len(mine) <= _MAX_LAUNCHES:
-            yield _Scan(loop, mine, frozenset(shared))
+            yield _Scan(loop, mine, frozenset(shared), needs)
 
 
 def _finding(trace: Trace, evidence: Evidence, scans: list[_Scan], rows: Ints) -> Finding:

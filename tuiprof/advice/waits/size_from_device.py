@@ -30,17 +30,19 @@ _MOST = 0.9
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for nonzero, boolean masks, unique and repeat_interleave in the step, each with its backward."""
     calls = evidence.calls
-    places: dict[frozenset[str], list[tuple[WaitLocation, Ints]]] = {}
+    places: dict[frozenset[str], list[tuple[bool, WaitLocation, Ints]]] = {}
     for row in evidence.waits(*SIZE_KINDS):
         inside = calls.inside(evidence.calls_of(row))
         inside = inside[inside >= 0]
         # A wait in the backward pass is attributed to the forward call.
-        made_by = np.where(calls.forward[inside] >= 0, calls.forward[inside], inside)
+        backward = calls.forward[inside] >= 0
+        made_by = np.where(backward, calls.forward[inside], inside)
         place = frozenset(calls.names[index] for index in made_by) or frozenset({row.through})
-        places.setdefault(place, []).append((row, made_by))
+        places.setdefault(place, []).append((bool(backward.any()), row, made_by))
     for found in places.values():
-        row = found[0][0]
-        chosen = calls.mask(*(made_by for _, made_by in found))
+        # The line to change is the one of the forward call, even if its backward pass waits for longer.
+        row = min(found, key=lambda place: place[0])[1]
+        chosen = calls.mask(*(made_by for _, _, made_by in found))
         whole = calls.with_backward(chosen)
         edits = (
             EditRange(*(calls.edit(whole, _KEEP_HOST, part) for part in _KEEP))
@@ -48,7 +50,8 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             else EditRange.exactly(evidence.without_reading(row))
         )
         yield Finding(
-            f"the host waits to learn the size of a result ({row.through}), {evidence.rhythm(row)}",
+            f"the host waits to learn the size of a result ({row.through}), "
+            f"{evidence.rhythm(*(row for _, row, _ in found))}",
             evidence.location(row),
             "keep shapes fixed: torch.where or x * mask instead of x[mask], padding instead of unique, "
             "repeat_interleave(…, output_size=n)",

@@ -191,6 +191,27 @@ def operator_label(name: str) -> str:
     return name.removeprefix("aten::").removeprefix("autograd::engine::evaluate_function: ")
 
 
+def functions_holding(trace: Trace, firsts: Ints, lasts: Ints, jax: bool = False) -> Ints:
+    """Return the innermost frame of the user around both of two events of a thread, the first before the last.
+
+    Returns:
+        Rows of the trace, one for each pair; -1 = no Python frame holds both.
+    """
+    found, users = np.full(len(firsts), -1, dtype=np.int64), dict[int, bool]()
+    for level in trace.nesting.outward(firsts):
+        inside = (found < 0) & (level >= 0)
+        inside[inside] = (trace.ends[level[inside]] >= trace.ends[lasts[inside]]) & trace.is_category(
+            "python_function", rows=level[inside]
+        )
+        for index in np.flatnonzero(inside).tolist():
+            code = int(trace.name_codes[level[index]])
+            if code not in users:
+                users[code] = is_user(trace.names[code], jax)
+            if users[code]:
+                found[index] = level[index]
+    return found
+
+
 # -- ancestors of a call ---------------------------------------------------------------------------------
 
 _OPERATORS, _FRAMES = 5, 6

@@ -18,7 +18,7 @@ import numpy as np
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.calls import arguments
 from tuiprof.analyses.shared.compiled.instructions import CarriedOut, carried_out, kinds_of
-from tuiprof.analyses.shared.compiled.needs import needs_of
+from tuiprof.analyses.shared.compiled.needs import InstructionNeed, needs_of
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.trace import cached_on_trace
@@ -193,6 +193,14 @@ def _of_programs(trace: Trace, chip: Chip, done: CarriedOut) -> Roofline:
             times,
         )
     return Roofline(chip, _largest_first(found), steps)
+
+
+def shortest_ns(chip: Chip, need: InstructionNeed, kernel: str) -> float | None:
+    """Return how long an instruction of a compiled program takes at the chip's limits, ns; None = unknown."""
+    peak = _peak_of(chip, need.dtype, kernel)
+    if need.operations and peak is None:
+        return None
+    return max(need.operations / peak if peak else 0.0, need.bytes / chip.bytes_per_s) * 1e9
 
 
 def _peak_of(chip: Chip, dtype: str, kernel: str) -> float | None:

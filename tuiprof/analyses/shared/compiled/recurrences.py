@@ -18,9 +18,10 @@ from tuiprof.model.programs import Computation, Instruction, Program
 
 #: How iterations depend on each other: they only scale the state and add to it, not at all, or in any other way.
 Form = Literal["linear", "apart", "in turn"]
-#: What a launch is for: work that the compiler keeps apart from others, element by element from the state to the next
-#: one, or element by element beside that.
-Role = Literal["whole", "state", "beside"]
+#: What a launch is for: work that the compiler keeps apart from others (of that, sums), element by element from the
+#: state to the next one, or element by element beside that.
+Role = Literal["whole", "sum", "state", "beside"]
+_SUM: Final = frozenset(("reduce", "reduce-window"))
 _WHOLE: Final = frozenset(
     (
         *(
@@ -34,7 +35,7 @@ _WHOLE: Final = frozenset(
             "topk",
             "scatter",
         ),
-        *("reduce", "reduce-window", "select-and-scatter", "rng", "rng-bit-generator", "infeed", "outfeed"),
+        *("select-and-scatter", "rng", "rng-bit-generator", "infeed", "outfeed"),
         *("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute", "send", "recv"),
     )
 )
@@ -154,9 +155,11 @@ def _degree(one: Instruction, of: list[int]) -> int:
 
 def _role(program: Program, body: Body, launched: Instruction, state: int) -> Role:
     takes = gives = 0
-    for one in _parts(program, launched):
-        if one.opcode in _WHOLE:
-            return "whole"
+    parts = list(_parts(program, launched))
+    opcodes = {one.opcode for one in parts}
+    if opcodes & _WHOLE or opcodes & _SUM:
+        return "whole" if opcodes & _WHOLE else "sum"
+    for one in parts:
         takes |= body.takes.get(one.id, 0)
         gives |= body.gives.get(one.id, 0)
     return "state" if takes & state and gives & state else "beside"
