@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from analyses.made import report
 
 from tests import real_traces
+from tests.analyses.made import report
 from tuiprof.analyses import run
 from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace, sniff
