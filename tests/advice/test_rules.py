@@ -1528,6 +1528,31 @@ def test_waits_that_save_little_one_by_one(idle_us: tuple[int, ...], advised: bo
     row = found(trace, "waits-in-turn")
     assert "at 3 places" in row["what"]
     assert "part_1" in row["where"]
+    assert row["instead"].endswith("the host runs ahead of the device")
+
+
+def test_waits_of_a_trainer_name_its_arguments() -> None:
+    """The script cannot change the lines of a framework that wait."""
+    library = "/env/lib/python3.12/site-packages"
+    made, sites, correlation = Made(), [], 0
+    for _, at in made.steps(540):
+        for place, operator in enumerate(("item", "to", "item")):
+            correlation, begin = correlation + 10, at + 180 * place
+            made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 100), correlation)
+            made.op(f"aten::{operator}", begin + 6, begin + 110)
+            if operator == "to":
+                made.call("cudaMemcpyAsync", begin + 7, begin + 104, correlation=correlation + 1)
+                name = "Memcpy HtoD (Pageable -> Device)"
+                made.kernel(name, begin + 101, begin + 104, correlation + 1, category="memcpy", bytes=1 << 16)
+            else:
+                made.call("cudaStreamSynchronize", begin + 7, begin + 105, correlation=correlation + 1)
+            line = f"{library}/transformers/trainer.py:{place + 1} part_{place}"
+            sites.append(site(begin + 104, line))
+    trace = made.trace(sync_sites=sites)
+    trace.uncaptured = Uncaptured(40, 540e3, 540e3, 540e3, trainer="transformers")
+    instead = found(trace, "waits-in-turn")["instead"]
+    assert '"non_blocking": True' in instead
+    assert "logging_steps=N" in instead
 
 
 @pytest.mark.parametrize(("function", "advised"), [("all_gather_object", True), ("all_gather", False)])
