@@ -69,6 +69,10 @@ class ForkedPython:
         err.unlink()
         return status, *written
 
+    def another(self) -> ForkedPython:
+        """Return another fork of the same interpreter, for a script that runs meanwhile."""
+        return ForkedPython(self._folder, self._module)
+
     def close(self) -> None:
         """End it."""
         if self._socket is not None:

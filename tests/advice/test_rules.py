@@ -18,6 +18,7 @@ from host_ahead import Steps
 from tuiprof.advice import advise
 from tuiprof.advice.finding import Evidence
 from tuiprof.advice.gradients import unused_graph
+from tuiprof.advice.kernels import elementwise_chain
 from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
@@ -1064,6 +1065,106 @@ def test_an_activation_that_has_a_kernel_of_its_own_is_a_chain() -> None:
     assert finding(gpu_bound(*gated * 4), "elementwise-chain") is None
 
 
+def written_out(names: str) -> list[Op]:
+    """Return operators after a product, those with two inputs by name; each passes a tensor in 30 µs."""
+    two = ("mul", "add")
+    return [
+        ("aten::linear", GEMM, 500),
+        *((f"aten::{name}", *((ELEMENTWISE, 90) if name in two else (UNARY, 60))) for name in names.split()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "function"),
+    [
+        ("softplus tanh mul", "mish"),
+        ("add relu6 mul div", "hardswish"),
+        ("mul div erf add mul", "gelu"),
+        ("div erf add mul mul", "gelu"),
+        ("mul pow mul add mul tanh add mul", 'gelu(approximate="tanh")'),
+    ],
+)
+def test_a_written_out_activation_is_one_kernel_over_two_tensors(names: str, function: str) -> None:
+    ops = written_out(names)
+    row = found(gpu_bound(*ops * 3), "elementwise-chain")
+    assert row["what"].startswith(f"an activation is written out as {len(ops) - 1} operators, 3 times a step")
+    assert row["instead"] == f"torch.nn.functional.{function}, a single kernel"
+    assert row["wins_ns"] == pytest.approx(3_000 * (sum(op[2] for op in ops[1:]) - 60), rel=0.02)
+
+
+def converted(converts: bool) -> float:
+    """Return what is left of an activation, µs, whose first operator may convert its input."""
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::linear", ((GEMM, 500),))
+        steps.op("aten::softplus", ((TO_BFLOAT16, 60), (UNARY, 60)) if converts else ((UNARY, 60),))
+        steps.op("aten::tanh", ((UNARY, 60),)).op("aten::mul", ((ELEMENTWISE, 90),))
+        steps.op("aten::linear", ((GEMM, 500),))
+        steps.end()
+    took = 270 if converts else 210
+    return took - float(found(steps.trace(), "elementwise-chain")["wins_ns"]) / 1000
+
+
+def test_an_activation_stays_in_16_bits_where_autocast_makes_its_operators_float32() -> None:
+    assert converted(False) == pytest.approx(60, rel=0.02)
+    assert converted(True) == pytest.approx(30, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("names", "saved_us"),
+    [
+        ("to contiguous clone", 120),
+        ("to contiguous contiguous", 60),
+        ("contiguous contiguous contiguous", None),
+    ],
+)
+def test_copies_of_one_tensor_are_one_kernel(names: str, saved_us: float | None) -> None:
+    """Those that one operator makes are of several tensors."""
+    ops: list[Op] = [
+        ("aten::linear", GEMM, 500),
+        *((f"aten::{name}", TO_BFLOAT16, 60) for name in names.split()),
+    ]
+    row = finding(gpu_bound(*ops * 3), "elementwise-chain")
+    assert (row is not None) == (saved_us is not None)
+    if row is not None and saved_us is not None:
+        assert row["wins_ns"] == pytest.approx(3_000 * saved_us, rel=0.02)
+
+
+def test_what_follows_an_activation_is_a_chain_of_its_own() -> None:
+    alone, followed = (
+        found(gpu_bound(*written_out(f"softplus tanh mul {then}") * 3), "elementwise-chain")["wins_ns"]
+        for then in ("", "neg abs exp")
+    )
+    assert followed == pytest.approx(alone, rel=0.01)
+    rows = advise(gpu_bound(*written_out("softplus tanh mul neg abs exp") * 3)).table("findings").rows
+    assert len(rows.filter(rule="elementwise-chain")) == 2
+
+
+@pytest.mark.parametrize("names", ["softplus mul tanh", "mul sigmoid mul", "tanh add mul", "erf add mul mul"])
+def test_other_operators_are_no_activation(names: str) -> None:
+    row = found(gpu_bound(*written_out(names) * 3), "elementwise-chain")
+    assert row["what"].endswith("could be a single kernel")
+
+
+def test_an_activation_of_its_own_spares_the_host_more_than_a_compiled_one() -> None:
+    """A compiled function has guards that take as long as a few operators."""
+
+    def left_ns(names: str) -> float:
+        made, correlation = Made(), 0
+        for _, at in made.steps(2_000):
+            for index, name in enumerate(f"linear {names}".split()):
+                begin, correlation = at + 5 + 30 * index, correlation + 1
+                made.op(f"aten::{name}", begin, begin + 28, sequence=correlation)
+                made.launch(
+                    GEMM if not index else UNARY, (begin + 2, begin + 5), (begin + 6, begin + 10), correlation
+                )
+        trace = made.trace()
+        host = next(iter(elementwise_chain.RULE.find(trace, Evidence(trace, {})))).edits.likely.host
+        return float(((host.ends - host.starts) * host.keep).sum())
+
+    assert left_ns("softplus tanh mul") < 0.5 * left_ns("softplus tanh sub")
+
+
 def test_a_loop_of_products_alone() -> None:
     columns: list[Op] = [("aten::linear", GEMM, 4.0)] * 30
     row = found(gpu_bound(*columns), "kernel-loop")
@@ -1465,6 +1566,31 @@ def test_waits_that_save_little_one_by_one(idle_us: tuple[int, ...], advised: bo
     row = found(trace, "waits-in-turn")
     assert "at 3 places" in row["what"]
     assert "part_1" in row["where"]
+    assert row["instead"].endswith("the host runs ahead of the device")
+
+
+def test_waits_of_a_trainer_name_its_arguments() -> None:
+    """The script cannot change the lines of a framework that wait."""
+    library = "/env/lib/python3.12/site-packages"
+    made, sites, correlation = Made(), [], 0
+    for _, at in made.steps(540):
+        for place, operator in enumerate(("item", "to", "item")):
+            correlation, begin = correlation + 10, at + 180 * place
+            made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 100), correlation)
+            made.op(f"aten::{operator}", begin + 6, begin + 110)
+            if operator == "to":
+                made.call("cudaMemcpyAsync", begin + 7, begin + 104, correlation=correlation + 1)
+                name = "Memcpy HtoD (Pageable -> Device)"
+                made.kernel(name, begin + 101, begin + 104, correlation + 1, category="memcpy", bytes=1 << 16)
+            else:
+                made.call("cudaStreamSynchronize", begin + 7, begin + 105, correlation=correlation + 1)
+            line = f"{library}/transformers/trainer.py:{place + 1} part_{place}"
+            sites.append(site(begin + 104, line))
+    trace = made.trace(sync_sites=sites)
+    trace.uncaptured = Uncaptured(40, 540e3, 540e3, 540e3, trainer="transformers")
+    instead = found(trace, "waits-in-turn")["instead"]
+    assert '"non_blocking": True' in instead
+    assert "logging_steps=N" in instead
 
 
 @pytest.mark.parametrize(("function", "advised"), [("all_gather_object", True), ("all_gather", False)])
@@ -2461,6 +2587,13 @@ def test_sums_of_products_with_one_hot_vectors_pick_values(ops: Sequence[Op], sa
     if row is not None and saved_us is not None:
         assert row["wins_ns"] == pytest.approx(1000 * saved_us, rel=0.01)
         assert ("label_smoothing" in row["instead"]) == (saved_us in (0.7 * 600, 0.7 * 410))
+
+
+@pytest.mark.parametrize(("vectors", "left"), [(ONE_HOT, False), (("aten::rand", UNARY, 100), True)])
+def test_what_one_hot_vectors_pick_is_no_chain_to_fuse(vectors: Op, left: bool) -> None:
+    smoothed = (vectors, ("aten::mul", UNARY, 100), ("aten::add", UNARY, 100), *PICK)
+    trace = gpu_bound(("aten::linear", GEMM, 500), *smoothed, ("aten::linear", GEMM, 500))
+    assert (finding(trace, "elementwise-chain") is not None) == left
 
 
 @pytest.mark.parametrize(("fill_us", "advised"), [(100, True), (10, False)])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,7 +53,7 @@ for i in range(20):
 """
 
 
-@contextmanager
+@contextlib.contextmanager
 def _hanging(session: Path, script: Path) -> Iterator[subprocess.Popen[str]]:
     script.write_text(HANGS)
     command = [sys.executable, str(script)]
@@ -192,15 +194,14 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for i in range(30):
     model(torch.ones(2, 4)).sum().backward()
     if rank == 1 and i == 20:
-        print("late", flush=True)
-        sys.stdin.read()
+        open(sys.argv[2]).read()
     dist.all_reduce(model.weight.grad)
     optimizer.step()
     optimizer.zero_grad()
 """
 
 
-def test_of_two_ranks_the_one_that_is_late_is_named(tmp_path: Path) -> None:
+def test_of_two_ranks_the_one_that_is_late_is_named(tmp_path: Path, forked: ForkedPython) -> None:
     from tuiprof.blackbox.dumps import of_session
     from tuiprof.blackbox.stacks import Process, group
 
@@ -210,17 +211,17 @@ def test_of_two_ranks_the_one_that_is_late_is_named(tmp_path: Path) -> None:
     session = new_session(tmp_path / "session")
     (session / "control" / "black-box.json").write_text('{"stall_s": 3}')
     (tmp_path / "ranks.py").write_text(RANKS)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(tmp_path / "ranks.py"), str(tmp_path / "meet")],
-            env=environment(session, RANK=str(rank), WORLD_SIZE="2"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
+    meet, late = tmp_path / "meet", tmp_path / "late"
+    os.mkfifo(late)
+
+    def rank(number: int) -> tuple[int, str, str]:
+        (folder := tmp_path / str(number)).mkdir()
+        env = environment(session, RANK=str(number), WORLD_SIZE="2")
+        with contextlib.closing(forked.another()) as python:
+            return python.run(tmp_path / "ranks.py", str(meet), str(late), env=env, cwd=folder)
+
+    with ThreadPoolExecutor(2) as pool:
+        ranks = [pool.submit(rank, number) for number in range(2)]
         stacks: dict[int, records.Stacks] = {}
         flights: dict[int, str] = {}
 
@@ -230,12 +231,15 @@ def test_of_two_ranks_the_one_that_is_late_is_named(tmp_path: Path) -> None:
                 flights.update((int(name[4:]), it.path) for it in log if isinstance(it, records.Flight))
             return len(stacks) == len(flights) == 2
 
-        until(both_of_both, lambda: f"stacks and flights of two ranks, but {stacks.keys()}, {flights}", 90)
-        said = of_session(session, flights)
-    finally:
-        for rank in reversed(ranks):
-            rank.communicate("", timeout=60)
-    assert [rank.returncode for rank in ranks] == [0, 0]
+        try:
+            until(both_of_both, lambda: f"stacks and flights of two ranks: {stacks.keys()}, {flights}", 90)
+            said = of_session(session, flights)
+        finally:
+            with contextlib.suppress(OSError):  # it has ended
+                os.close(os.open(late, os.O_WRONLY | os.O_NONBLOCK))
+        for ended in ranks:
+            status, _, err = ended.result()
+            assert status == 0, err
     assert said == ["rank 1 never entered all_reduce 21 of default_pg; rank 0 did"]
     groups = group([Process(f"rank {n}", stacks[n].threads, n) for n in stacks])
     assert {(one.who, one.call) for one in groups if one.main} == {("rank 0", "all_reduce"), ("rank 1", "")}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked import ForkedPython
 from installed import needs
 from probe_runs import Run
 
@@ -38,7 +37,7 @@ CAPTURE = {"id": "a", "steps": 3, "at": 4}
 
 
 def test_a_pickled_copy_of_a_script_s_class_does_not_need_the_probe(
-    run_forked: Callable[..., Run], tmp_path: Path
+    run_forked: Callable[..., Run], forked: ForkedPython, tmp_path: Path
 ) -> None:
     needs("cloudpickle")
     script = """
@@ -60,10 +59,10 @@ optimizer = Opt(own.parameters(), 0.1)
 for _ in range(3): own(torch.ones(1, 8)).sum().backward(); optimizer.step()
 print(tuple(net(torch.ones(1, 8)).shape), bool((own(torch.ones(1, 8)) >= 1).all()))
 """
+    (tmp_path / "read.py").write_text(read)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-c", read]
-    plain = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
-    assert plain.stdout == "(1, 8) True\n", plain.stderr
+    status, out, err = forked.run(tmp_path / "read.py", env=env, cwd=tmp_path)
+    assert (status, out) == (0, "(1, 8) True\n"), err
 
 
 def test_another_base_of_a_subclass_of_a_model_has_its_turn(run_forked: Callable[..., Run]) -> None:

@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forked import ForkedPython
 from installed import needs
 from waiting import running, until
 
@@ -25,7 +27,7 @@ from tuiprof.session.store.folders import session_dirs
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ptrace and /proc of Linux")
 
 TRAINS = """
-import sys, threading, time
+import os, sys, threading, time
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 import torch
 torch.set_num_threads(1)
@@ -33,6 +35,9 @@ model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
 step, backward = torch.optim.SGD.step, torch.autograd.backward
+if sys.argv[1:]:
+    with open("pid", "w") as file: print(os.getpid(), file=file)
+    sys.stdin = open(sys.argv[1])
 print("ready", flush=True)
 done = threading.Event()
 said = []
@@ -112,12 +117,24 @@ def test_a_process_is_entered_captured_and_left(trains: subprocess.Popen[str], t
 @pytest.mark.parametrize(
     ("line", "status"), [("quietly\n", "finished (exit status unknown)"), ("\n", "failed (exit 1)")]
 )
-def test_a_process_that_ends_while_it_is_recorded(tmp_path: Path, line: str, status: str) -> None:
+def test_a_process_that_ends_while_it_is_recorded(
+    tmp_path: Path, forked: ForkedPython, line: str, status: str
+) -> None:
     """Its parent alone is told the status; the probe knows of an exception, here that it is still in there."""
-    with training(tmp_path) as child:
-        session, _ = attach([child.pid], root=tmp_path / "sessions")
-        _until_stepping(session.path)
-        child.communicate(line, timeout=60)
+    needs("torch")
+    needs("hypno")
+    script, lines, pid = (tmp_path / name for name in ("train.py", "lines", "pid"))
+    script.write_text(TRAINS)
+    os.mkfifo(lines)
+    with ThreadPoolExecutor(1) as beside:
+        ended = beside.submit(forked.run, script, str(lines), env=os.environ, cwd=tmp_path)
+        with lines.open("w") as asked:  # once the script has opened it
+            if (why := ptrace.forbidden(int(pid.read_text()))) is not None:
+                pytest.skip(why[0])
+            session, _ = attach([int(pid.read_text())], root=tmp_path / "sessions")
+            _until_stepping(session.path)
+            asked.write(line)
+        assert ended.result()[0] == ("quietly" not in line)
     assert str(wait(session, 60)) == status
 
 

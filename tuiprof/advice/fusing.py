@@ -15,7 +15,7 @@ import numpy as np
 
 from tuiprof.advice.carried import carried
 from tuiprof.advice.levers import argument
-from tuiprof.analyses.shared.calls import Calls, loops
+from tuiprof.analyses.shared.calls import COPY, Calls, loops
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.model import Trace
@@ -50,6 +50,15 @@ _NOT_COMPILED: Final = r"^(torch\.distributed|c10d::)"
 #: Minimum number of computing calls in a chain, and a shorter one that has a kernel of its own (silu, glu).
 MIN_CHAIN: Final = 3
 SWISH: Final = ("aten::sigmoid", "aten::mul")
+#: Activations that have a kernel of their own in torch.nn.functional, by the operators that write them out.
+_ACTIVATIONS: Final = {
+    "mish": re.compile(r"softplus tanh mul"),
+    "hardswish": re.compile(r"add (relu6|hardtanh|clamp) (mul div|div mul|mul mul)"),
+    "gelu": re.compile(r"mul (div|mul) erf add mul|(div|mul) erf add mul mul"),
+    'gelu(approximate="tanh")': re.compile(
+        r"mul pow mul add mul tanh add mul|pow mul add mul tanh add mul mul|mul mul mul mul add mul tanh add mul"
+    ),
+}
 #: A call, or so many in the same order, repeated more often than this process one tensor after the other.
 _LONGEST_PERIOD: Final = 8
 _MAX_OF_ONE: Final = 8
@@ -73,6 +82,8 @@ class Regions:
 
     attention: tuple[Region, ...]  # two matrix products around a softmax
     norms: tuple[Region, ...]  # means, differences, a root and a division: a normalisation over rows
+    #: By the function of torch.nn.functional that does the same in one kernel.
+    activations: dict[str, tuple[Region, ...]]
     chains: tuple[Region, ...]  # elementwise calls in a row, except loops of a few calls
 
 
@@ -82,6 +93,7 @@ def find_regions(trace: Trace) -> Regions:
     calls = calls_of(trace)
     attention: list[Region] = []
     norms: list[Region] = []
+    activations: dict[str, list[Region]] = {}
     chains: list[Region] = []
     pointwise, rowwise = _all_work(calls, POINTWISE), _all_work(calls, ROWWISE)
     light = _all_work(calls, frozenset(calls.kinds) - _HEAVY)
@@ -101,11 +113,17 @@ def find_regions(trace: Trace) -> Regions:
                 taken[first + low : first + high + 1] = True
                 norms.append(_region(calls, run[first + low : first + high + 1]))
         for first, last in _stretches(pointwise[run] & ~taken):
+            for function, low, high in _activations(calls.names_of(run[first : last + 1])):
+                taken[first + low : first + high + 1] = True
+                region = _region(calls, run[first + low : first + high + 1])
+                activations.setdefault(function, []).append(region)
+        for first, last in _stretches(pointwise[run] & ~taken):
             chain = run[first : last + 1]
             long = len(chain) >= MIN_CHAIN and not _is_loop(calls, chain)
             if long or calls.names_of(chain) == SWISH:
                 chains.append(_region(calls, chain))
-    return Regions(tuple(attention), tuple(norms), tuple(chains))
+    by_function = {function: tuple(found) for function, found in activations.items()}
+    return Regions(tuple(attention), tuple(norms), by_function, tuple(chains))
 
 
 def passes_over_scores_ns(trace: Trace) -> Floats:
@@ -214,6 +232,15 @@ def _norms(names: Sequence[str]) -> Iterator[tuple[int, int]]:
         start = last + 1
 
 
+def _activations(names: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield the function, and first and last position, of each activation that is written out."""
+    text = " ".join(name.removeprefix("aten::").rstrip("_") for name in names)
+    for function, written in _ACTIVATIONS.items():
+        for match in re.finditer(rf"\b({written.pattern})\b", text):
+            first = text.count(" ", 0, match.start())
+            yield function, first, first + match[0].count(" ")
+
+
 def _is_square(name: str) -> bool:
     return name in ("aten::pow", "aten::square", "aten::mul")
 
@@ -246,9 +273,14 @@ def left_to_compile(trace: Trace) -> str:
 #: What remains (likely, least and most helpful): the number of tensors that a fused kernel reads and writes in the
 #: forward and in the backward, which also reads saved tensors; but at least this share of the device work, since a
 #: kernel with much arithmetic is not purely memory-bound.
-_FORWARD: Final = (3.0, 5.0, 2.0)
-_BACKWARD: Final = (4.0, 7.0, 3.0)
+_TENSORS: Final = ((3.0, 5.0, 2.0), (4.0, 7.0, 3.0))
+#: The same for an activation, which has one input; at best, it is in 16 bits and the operators are in 32.
+ACTIVATION_TENSORS: Final = ((2.0, 3.0, 1.0), (3.0, 4.0, 1.5))
 _MIN_PART: Final = (0.1, 0.3, 0.0)
+#: Of copies, what remains of the operator that takes longest: one kernel that converts a tensor and lays it out anew
+#: reads and writes it once. Copies by the same operator are probably of several tensors. At best, what reads the tensor
+#: makes them.
+_COPIED: Final = (1.0, 1.5, 0.5)
 #: Host time of a call and of its backward, ns: for one operator, and for a compiled function, which has guards.
 OPERATOR_NS: Final = (20_000.0, 40_000.0, 10_000.0)
 COMPILED_NS: Final = (75_000.0, 150_000.0, 30_000.0)
@@ -264,11 +296,13 @@ def fused(
     host_ns: tuple[float, float, float],
     host_part: float,
     slower: tuple[Floats | float, Floats | float, Floats | float] = (1.0, 1.0, 1.0),
+    tensors: tuple[tuple[float, float, float], tuple[float, float, float]] = _TENSORS,
 ) -> EditRange:
     """Return the edits in which each region and its backward are one call each.
 
     Elementwise kernels are memory-bound, so what remains is the time of some passes over a tensor, times what the
     fused kernel takes longer than these (likely, where it helps least and most; for each region or for all).
+    ``tensors`` are those of the forward and of the backward. Of a region of copies, one operator remains.
     """
     trace = calls.trace
     region_of = np.full(len(calls.rows), -1, dtype=np.int32)
@@ -285,17 +319,24 @@ def fused(
     mine = np.flatnonzero(known & forward[call])
     tensor_ns = _upper_quartiles(region_of[call[mine]], pass_ns(trace)[mine], len(regions))
     edits = []
-    for forward_tensors, backward_tensors, least_part, call_ns, times in zip(
-        _FORWARD, _BACKWARD, _MIN_PART, host_ns, slower, strict=True
+    copies = calls.work_count_of(~calls.works_of(COPY)) == 0
+    of_copies = np.array([copies[region.busy].all() for region in regions])
+    for forward_tensors, backward_tensors, least_part, call_ns, times, copied in zip(
+        *tensors, _MIN_PART, host_ns, slower, _COPIED, strict=True
     ):
         parts = []
-        for part, tensors in ((forward, forward_tensors), (backward, backward_tensors)):
+        for part, passes in ((forward, forward_tensors), (backward, backward_tensors)):
             total = np.bincount(
                 region_of[call[known & part[call]]],
                 weights=lengths[known & part[call]],
                 minlength=len(regions),
             )
-            left = np.maximum(tensors * times * tensor_ns, _SHORTEST_NS)
+            left = np.where(
+                of_copies,
+                copied * _longest_operator_ns(calls, region_of, part, len(regions)),
+                passes * times * tensor_ns,
+            )
+            left = np.maximum(left, _SHORTEST_NS)
             keep = np.clip(left / np.maximum(total, 1.0), least_part, 1.0)
             host = np.bincount(
                 region_of[part], weights=trace.lengths(calls.rows[part]), minlength=len(regions)
@@ -317,6 +358,18 @@ def pass_ns(trace: Trace) -> Floats:
     work = trace.device_work
     binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", work)
     return trace.lengths(work) / np.where(binary, _BINARY, _UNARY)
+
+
+def _longest_operator_ns(calls: Calls, region_of: Ints, part: Mask, count: int) -> Floats:
+    """Return the device time of the operator that takes longest in each region, all its calls together, ns."""
+    chosen = np.flatnonzero(part)
+    codes = len(calls.trace.names)
+    of_one, number = np.unique(
+        region_of[chosen].astype(np.int64) * codes + calls.codes[chosen], return_inverse=True
+    )
+    longest = np.zeros(count)
+    np.maximum.at(longest, of_one // codes, np.bincount(number, weights=calls.work_ns[chosen]))
+    return longest
 
 
 def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:

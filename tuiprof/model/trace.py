@@ -447,9 +447,8 @@ class Trace:
         return hits[self.name_codes if rows is None else self.name_codes[rows]]
 
     def names_like(self, predicate: str) -> Mask:
-        """Return which of :attr:`names` match a regular expression (searched anywhere)."""
-        search = re.compile(predicate).search
-        return np.fromiter((search(name) is not None for name in self.names), bool, len(self.names))
+        """Return which of :attr:`names` match a regular expression (searched anywhere); the array is read-only."""
+        return (_kept_names_like if len(self.names) <= _KEPT_NAMES else _names_like)(self, predicate)
 
     def host_events(self, predicate: str) -> Ints:
         """Return the rows of the host events in whose name a regular expression is found."""
@@ -584,3 +583,16 @@ def _narrowed(column: pl.Series, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     for part, values in _chunks(column):
         result[part] = values
     return result
+
+
+def _names_like(trace: Trace, predicate: str) -> Mask:
+    search = re.compile(predicate).search
+    hits = np.fromiter((search(name) is not None for name in trace.names), bool, len(trace.names))
+    hits.flags.writeable = False
+    return hits
+
+
+#: Maximum number of names for which it is kept which of them match: about a hundred expressions, a byte for each name.
+_KEPT_NAMES: Final = 100_000
+#: Several analyses ask for the same: half of the calls.
+_kept_names_like = cached_on_trace(_names_like)

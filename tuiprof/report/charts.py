@@ -467,7 +467,6 @@ def pair(table: Table, chart: Chart) -> list[str]:
 
 
 def _pair_tip(table: Table, chart: Chart, row: int) -> str:
-    """Return the values of both in a row."""
     said = []
     for one in chart.series:
         column = table.column(one.value)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Mask
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif import EditRange
 
 _CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::type_as")
@@ -36,21 +39,12 @@ _KEEP: Final = {False: (0.15, 0.35, 0.05), True: (0.3, 0.5, 0.2)}
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for one-hot vectors, arithmetic and a sum."""
     calls = evidence.calls
-    found, chosen = [], []
-    smoothed = False
-    for made in one_hot_calls(calls):
-        vectors = one_hot_vectors(calls, made)
-        saved = _until_sum(calls, vectors) if vectors else []
-        if saved:
-            chosen.append(saved)
-            found.append(vectors[0])
-            names = [calls.names[index] for index in saved]
-            scaled = sum(name in _ARITHMETIC and name != "aten::neg" for name in names) > 1
-            smoothed |= scaled or any(name in FULL for name in names)
+    found = _found(trace)
     if not found:
         return
-    event = int(calls.rows[found[0]])
-    whole = calls.with_backward(calls.mask(*chosen))
+    smoothed = any(_is_smoothed(calls.names_of(np.array(saved))) for saved in found)
+    event = int(calls.rows[found[0][0]])
+    whole = calls.with_backward(calls.mask(*found))
     yield Finding(
         "scores are multiplied by one-hot vectors and summed, several passes over all classes to pick one of each row, "
         f"{evidence.how_often(len(found))}",
@@ -64,6 +58,24 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         *EditRange(*(calls.edit(whole, keep, keep) for keep in _KEEP[smoothed])),
         event=event,
     )
+
+
+def picked(trace: Trace) -> Mask:
+    """Return which calls would disappear if values were picked without one-hot vectors."""
+    return calls_of(trace).mask(*_found(trace))
+
+
+@cached_on_trace
+def _found(trace: Trace) -> list[list[int]]:
+    """Return the calls that are not needed, of each sum of a product with one-hot vectors."""
+    calls = calls_of(trace)
+    made = (one_hot_vectors(calls, one) for one in one_hot_calls(calls))
+    return [saved for vectors in made if vectors and (saved := _until_sum(calls, vectors))]
+
+
+def _is_smoothed(names: Sequence[str]) -> bool:
+    scaled = sum(name in _ARITHMETIC and name != "aten::neg" for name in names) > 1
+    return scaled or any(name in FULL for name in names)
 
 
 def one_hot_calls(calls: Calls) -> list[int]:
