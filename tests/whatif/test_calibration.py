@@ -52,6 +52,37 @@ def test_the_host_does_not_limit_a_step_that_the_device_nearly_fills_and_a_captu
     assert step_of(operators(works=works_us), Uncaptured(40, 8.1e5, 8e5, 8.2e5)).scale == scale
 
 
+def with_a_graph(kernels: int) -> Trace:
+    """Steps of twenty operators of 40 µs, and a launch of 400 µs of a CUDA graph with so many kernels."""
+    made, at, correlation = Made(), 0.0, 0
+    for number in range(4):
+        begin = at
+        for _ in range(20):
+            correlation += 1
+            made.op("aten::mm", at, at + 35).launch("gemm", (at + 2, at + 6), (at + 9, at + 10), correlation)
+            at += 40
+        correlation += 1
+        made.call("cudaGraphLaunch", at + 5, at + 405, correlation=correlation)
+        for kernel in range(kernels):
+            made.kernel("gemm", at + 407 + kernel, at + 407.5 + kernel, correlation)
+        at += 410
+        made.step(number, begin, at)
+    return made.trace()
+
+
+def test_a_launch_of_many_kernels_takes_longer_while_each_of_them_is_recorded() -> None:
+    left = []
+    for kernels in (1, 150):
+        trace = with_a_graph(kernels)
+        step = step_of(trace, Uncaptured(40, 6e5, 6e5, 6e5))
+        assert step.replayed_ns == pytest.approx(6e5, rel=0.01)
+        launches = trace.host_events("^cudaGraphLaunch$")
+        without = step.likely.step_ns(Edit.of_host(trace, launches))
+        left.append(step.replayed_ns - without)
+    assert left[0] > 250_000, "recorded once, it takes most of its 400 µs without the profiler, too"
+    assert left[1] < 0.5 * left[0]
+
+
 def phased(*interrupted: int) -> Trace:
     """Steps on a CPU of twenty operators of 40 µs, as many backward nodes, and an optimizer with ten operators.
 

@@ -44,6 +44,8 @@ CALL, WAIT, WORK, JOIN = range(4)
 
 #: Default host cost of recording one event, ns, without a session to fit to; docs/predictions.md has fitted values.
 OPERATOR_NS, CALL_NS, FRAME_NS = 10_000.0, 10_000.0, 2_500.0
+#: That of each further kernel of a launch of several, a CUDA graph.
+NODE_NS = 3_000.0
 #: A gap in a stream that is at most this long does not imply a late launch, ns.
 SHORT_GAP_NS = 4_000
 #: A stretch of host time is a hiccup (a preempted thread, a buffer flush of the profiler) if it takes at least this
@@ -163,6 +165,8 @@ class HostClock:
             (("python_function",), FRAME_NS),
         ):
             cost[trace.is_category(*categories, rows=rows)] = cost_ns
+        works = np.bincount(trace.links.launch_of[trace.device_work] + 1, minlength=len(trace) + 1)[rows + 1]
+        cost += NODE_NS * np.maximum(works - 1, 0)
         at = np.concatenate(([low], trace.starts[rows], trace.ends[rows], [high]))
         half = np.concatenate(([0.0], cost / 2, cost / 2, [0.0]))
         inside = (at >= low) & (at <= high)
