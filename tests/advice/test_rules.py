@@ -1095,12 +1095,11 @@ def test_a_written_out_activation_is_one_kernel_over_two_tensors(names: str, fun
 def converted(converts: bool) -> float:
     """Return what is left of an activation, µs, whose first operator may convert its input."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::linear", ((GEMM, 500),))
         steps.op("aten::softplus", ((TO_BFLOAT16, 60), (UNARY, 60)) if converts else ((UNARY, 60),))
         steps.op("aten::tanh", ((UNARY, 60),)).op("aten::mul", ((ELEMENTWISE, 90),))
         steps.op("aten::linear", ((GEMM, 500),))
-        steps.end()
     took = 270 if converts else 210
     return took - float(found(steps.trace(), "elementwise-chain")["wins_ns"]) / 1000
 
