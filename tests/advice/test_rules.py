@@ -23,7 +23,7 @@ from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.formatting import formatted
-from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
 from tuiprof.model.steps import PageFaults, SampledLine, Uncaptured, Weights
@@ -1066,6 +1066,44 @@ def test_a_written_out_activation_is_one_kernel_over_two_tensors(names: str, fun
     assert row["what"].startswith(f"an activation is written out as {len(ops) - 1} operators, 3 times a step")
     assert row["instead"] == f"torch.nn.functional.{function}, a single kernel"
     assert row["wins_ns"] == pytest.approx(3_000 * (sum(op[2] for op in ops[1:]) - 60), rel=0.02)
+
+
+def converted(converts: bool) -> float:
+    """Return what is left of an activation, µs, whose first operator may convert its input."""
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::linear", ((GEMM, 500),))
+        steps.op("aten::softplus", ((TO_BFLOAT16, 60), (UNARY, 60)) if converts else ((UNARY, 60),))
+        steps.op("aten::tanh", ((UNARY, 60),)).op("aten::mul", ((ELEMENTWISE, 90),))
+        steps.op("aten::linear", ((GEMM, 500),))
+        steps.end()
+    took = 270 if converts else 210
+    return took - float(found(steps.trace(), "elementwise-chain")["wins_ns"]) / 1000
+
+
+def test_an_activation_stays_in_16_bits_where_autocast_makes_its_operators_float32() -> None:
+    assert converted(False) == pytest.approx(60, rel=0.02)
+    assert converted(True) == pytest.approx(30, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("names", "saved_us"),
+    [
+        ("to contiguous clone", 120),
+        ("to contiguous contiguous", 60),
+        ("contiguous contiguous contiguous", None),
+    ],
+)
+def test_copies_of_one_tensor_are_one_kernel(names: str, saved_us: float | None) -> None:
+    """Those that one operator makes are of several tensors."""
+    ops: list[Op] = [
+        ("aten::linear", GEMM, 500),
+        *((f"aten::{name}", TO_BFLOAT16, 60) for name in names.split()),
+    ]
+    row = finding(gpu_bound(*ops * 3), "elementwise-chain")
+    assert (row is not None) == (saved_us is not None)
+    if row is not None and saved_us is not None:
+        assert row["wins_ns"] == pytest.approx(3_000 * saved_us, rel=0.02)
 
 
 def test_what_follows_an_activation_is_a_chain_of_its_own() -> None:
