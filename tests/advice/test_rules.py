@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report, site, with_arguments
 from findings import finding, found
-from host_ahead import Steps
+from host_ahead import Op, Steps, gpu_bound
 
 from tuiprof.advice import advise
 from tuiprof.advice.finding import Evidence
@@ -23,7 +23,7 @@ from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.formatting import formatted
-from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
 from tuiprof.model.steps import PageFaults, SampledLine, Uncaptured, Weights
@@ -37,30 +37,6 @@ SOFTMAX = "void cunn_SoftMaxForward<8>"
 MULTI_TENSOR = "void at::native::multi_tensor_apply_kernel<{}>"
 
 AUTOGRAD = "autograd::engine::evaluate_function"
-
-Op = tuple[str, str, float]
-
-
-def gpu_bound(*ops: Op, steps: int = 4, around: str = "", **info: Any) -> Trace:
-    """Steps whose host runs ahead of its device.
-
-    Args:
-        *ops: Operator, its kernel and how long that takes, µs, one after the other.
-        steps: How many steps.
-        around: A range around all of a step's operators.
-        **info: Fields of the trace's info.
-    """
-    made, correlation, free = Made(), 0, 20.0
-    length = 10 + 10 * len(ops)
-    for _, at in made.steps(length, steps):
-        if around:
-            made.add("annotation", around, at + 1, at + length - 1)
-        for index, (operator, kernel, works) in enumerate(ops):
-            begin, correlation = at + 5 + 10 * index, correlation + 1
-            made.op(operator, begin, begin + 8, sequence=correlation)
-            made.launch(kernel, (begin + 2, begin + 5), (free, free + works), correlation)
-            free += works
-    return made.trace(**info)
 
 
 def attention(*between: Op) -> Sequence[Op]:

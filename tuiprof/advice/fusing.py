@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.advice.carried import carried
 from tuiprof.advice.levers import argument
 from tuiprof.analyses.shared.calls import COPY, Calls, loops
 from tuiprof.analyses.shared.calls import calls as calls_of
@@ -100,6 +101,7 @@ def find_regions(trace: Trace) -> Regions:
     for mask in (pointwise, rowwise, light):
         mask &= forward  # other calls end a sequence
     pointwise &= ~trace.named(_NOT_COMPILED, calls.rows)
+    pointwise[carried(trace)] = False  # copies that a compiler would make as well
     for run in _by_thread_and_step(calls, np.flatnonzero(calls.work_count > 0)):
         taken = np.zeros(len(run), dtype=bool)
         for first, last in _attentions(calls, run, light):
