@@ -8,12 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from analyses.made import Made
+from analyses.made import Made, report
 
-from tuiprof.analyses import run
 from tuiprof.comparison.headline import ask, headline
 from tuiprof.formats import open_trace
-from tuiprof.model import Report
 from tuiprof.model.units import format_ns, format_rough_share
 from tuiprof.resources import shipped
 
@@ -50,8 +48,7 @@ def test_without_a_finding_the_line_says_what_may_be_tried() -> None:
 )
 def test_the_line_is_the_first_advice(name: str) -> None:
     trace = open_trace(shipped("traces") / name)
-    advice = run("advice", trace)
-    assert isinstance(advice, Report)
+    advice = report("advice", trace)
     first = advice.table("findings").rows.row(0, named=True)
     found = headline(trace)
     assert found.analysis == "advice"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from analyses.made import report
 
 from tuiprof.advice.answer import answer
 from tuiprof.analyses import run
@@ -17,9 +18,7 @@ SAMPLES = shipped("traces")
 
 
 def syncs(name: str) -> Report:
-    found = run("sync_events", open_trace(SAMPLES / f"{name}.pt.trace.json.gz"))
-    assert isinstance(found, Report)
-    return found
+    return report("sync_events", open_trace(SAMPLES / f"{name}.pt.trace.json.gz"))
 
 
 def test_the_readme_names_every_sample() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from analyses.made import Made, site
+from analyses.made import Made, report, site
 
 from tests import real_traces
 from tuiprof.advice import Finding, advise, available, priorities, question
@@ -246,8 +246,7 @@ def test_with_python_stacks_a_loader_without_workers_is_still_one_and_the_slow_f
     row = advice(loading(IN_PROCESS, *FRAMES)).table("findings").rows.row(0, named=True)
     assert row["what"].startswith("batches are loaded in the training process")
     assert row["where"] == "train.py decode() from line 9"
-    data = run("data_loading", loading(IN_PROCESS, *FRAMES))
-    assert isinstance(data, Report)
+    data = report("data_loading", loading(IN_PROCESS, *FRAMES))
     functions = data.table("functions").rows
     assert functions.select("function", "per_step_ns", "per_step").rows() == [
         ("train.py decode() from line 9", 3_500_000.0, 1.0),
@@ -502,8 +501,7 @@ def test_advice_is_an_analysis_like_any_other() -> None:
     names = list(analyses())
     assert names.index("advice") > names.index("sync_events")
     trace = steps_of(**ITEM).trace()
-    found = run("advice", trace)
-    assert isinstance(found, Report)
+    found = report("advice", trace)
     assert found.table("findings").rows.equals(advice(trace).table("findings").rows)
     assert "measured on 4 steps" in render(found, "text")
 
@@ -552,8 +550,7 @@ def test_a_gain_is_a_share_of_what_the_device_needs_where_the_host_runs_ahead() 
 def test_reading_from_the_device_through_jax_device_get_is_priced() -> None:
     """Its wait is an event of Python, with JAX's own read inside."""
     trace = open_trace(shipped("traces") / "jax-waits.xplane.pb.gz")
-    syncs = run("sync_events", trace)
-    assert isinstance(syncs, Report)
+    syncs = report("sync_events", trace)
     place = syncs.table("groups").rows.row(0, named=True)
     first = advice(trace).table("findings").rows.row(0, named=True)
     assert "device_get" in place["calls"]

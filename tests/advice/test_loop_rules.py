@@ -90,6 +90,63 @@ def test_a_loop_on_a_device_that_appends_to_a_tensor() -> None:
     assert row["wins_ns"] == pytest.approx(1000 * (sum(range(10, 250, 10)) - 240), rel=0.02)
 
 
+def generated(
+    *,
+    layers: int = 4,
+    cat_us: float = 200.0,
+    product_us: float = 20.0,
+    reader: str = "aten::scaled_dot_product_attention",
+    grows: int | None = None,
+    trained: bool = False,
+) -> Trace:
+    """Three steps that write a token each: layers with a product, two copies of what was before, and attention.
+
+    Args:
+        layers: Layers of the model.
+        cat_us: Time of each copy.
+        product_us: Time of the product that makes what is appended.
+        reader: The operator that reads what is joined.
+        grows: By how much it is longer in each step, if shapes are recorded; None = they are not.
+        trained: There is a backward pass.
+    """
+    steps = Steps()
+    for step in range(3):
+        shape = {} if grows is None else {"dims": [[[4, 1000 + step * grows, 64], [4, 1, 64]]]}
+        for _ in range(layers):
+            steps.op("aten::linear", ((GEMM, product_us),), **({} if grows is None else {"dims": [[4, 64]]}))
+            for _ in range(2):
+                steps.op("aten::cat", ((CAT, cat_us),), **shape)
+            steps.op(reader, ((GEMM, 30),), **({} if grows is None else {"dims": [[4, 64]]}))
+        if trained:
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 30),))
+        steps.end()
+    return steps.trace()
+
+
+@pytest.mark.parametrize("grows", [None, 1])
+def test_each_step_appends_to_keys_and_values(grows: int | None) -> None:
+    row = found(generated(grows=grows), "growing-cat")
+    assert "8 tensors of earlier steps, as keys and values are, grow by torch.cat" in row["what"]
+    assert row["wins_ns"] == pytest.approx(1000 * 8 * (200 - 2.5), rel=0.02), "a row is written instead"
+    assert row["wins_low_ns"] < 0.71 * row["wins_ns"]
+    assert finding(generated(grows=grows), "elementwise-chain") is None
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        generated(cat_us=60.0),  # the step may have made what it joins
+        generated(layers=1),
+        generated(reader="aten::linear"),  # weights that are joined
+        generated(grows=0),  # constants
+        generated(trained=True),
+        generated(cat_us=8.0, product_us=1.0),  # too short to matter
+    ],
+)
+def test_other_joins_in_each_step_do_not_grow(trace: Trace) -> None:
+    assert finding(trace, "growing-cat") is None
+
+
 def recurrent(cell: str = "", *, layer: bool = False, slow: Container[int] = ()) -> Trace:
     """Two steps on a CPU with a loop over a cell, or a layer whose backward pass is a loop of its own.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from analyses.made import Made
+from analyses.made import Made, report
 
 from tuiprof.advice import advise
 from tuiprof.advice.answer import answer
 from tuiprof.advice.question import answer as question
 from tuiprof.advice.question import changes
-from tuiprof.analyses import run
 from tuiprof.analyses.shared.replay import trust
 from tuiprof.model import Report, Trace
 from tuiprof.model.steps import Uncaptured
@@ -39,8 +38,7 @@ def test_what_a_captured_step_takes_is_one_figure_everywhere_and_is_called_the_m
     trace.uncaptured = Uncaptured(40, 1e6, 0.9e6, 1.1e6)
     page = answer(trace, "train")
     shown = to_text(page, Style(width=200))
-    launches = run("kernel_launches", trace)
-    assert isinstance(launches, Report)
+    launches = report("kernel_launches", trace)
     assert shown.startswith(
         "train · 4 steps · 1.00 ms a step, median of 40 steps before the capture (median 2.05 ms while captured)"
     )

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report, site, with_arguments
 from findings import finding, found
-from host_ahead import Steps
+from host_ahead import Op, Steps, gpu_bound
 
 from tuiprof.advice import advise
 from tuiprof.advice.finding import Evidence
@@ -23,7 +23,7 @@ from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.formatting import formatted
-from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
 from tuiprof.model.steps import PageFaults, SampledLine, Uncaptured, Weights
@@ -37,30 +37,6 @@ SOFTMAX = "void cunn_SoftMaxForward<8>"
 MULTI_TENSOR = "void at::native::multi_tensor_apply_kernel<{}>"
 
 AUTOGRAD = "autograd::engine::evaluate_function"
-
-Op = tuple[str, str, float]
-
-
-def gpu_bound(*ops: Op, steps: int = 4, around: str = "", **info: Any) -> Trace:
-    """Steps whose host runs ahead of its device.
-
-    Args:
-        *ops: Operator, its kernel and how long that takes, µs, one after the other.
-        steps: How many steps.
-        around: A range around all of a step's operators.
-        **info: Fields of the trace's info.
-    """
-    made, correlation, free = Made(), 0, 20.0
-    length = 10 + 10 * len(ops)
-    for _, at in made.steps(length, steps):
-        if around:
-            made.add("annotation", around, at + 1, at + length - 1)
-        for index, (operator, kernel, works) in enumerate(ops):
-            begin, correlation = at + 5 + 10 * index, correlation + 1
-            made.op(operator, begin, begin + 8, sequence=correlation)
-            made.launch(kernel, (begin + 2, begin + 5), (free, free + works), correlation)
-            free += works
-    return made.trace(**info)
 
 
 def attention(*between: Op) -> Sequence[Op]:
@@ -1092,6 +1068,43 @@ def test_a_written_out_activation_is_one_kernel_over_two_tensors(names: str, fun
     assert row["wins_ns"] == pytest.approx(3_000 * (sum(op[2] for op in ops[1:]) - 60), rel=0.02)
 
 
+def converted(converts: bool) -> float:
+    """Return what is left of an activation, µs, whose first operator may convert its input."""
+    steps = Steps()
+    for _ in steps.each():
+        steps.op("aten::linear", ((GEMM, 500),))
+        steps.op("aten::softplus", ((TO_BFLOAT16, 60), (UNARY, 60)) if converts else ((UNARY, 60),))
+        steps.op("aten::tanh", ((UNARY, 60),)).op("aten::mul", ((ELEMENTWISE, 90),))
+        steps.op("aten::linear", ((GEMM, 500),))
+    took = 270 if converts else 210
+    return took - float(found(steps.trace(), "elementwise-chain")["wins_ns"]) / 1000
+
+
+def test_an_activation_stays_in_16_bits_where_autocast_makes_its_operators_float32() -> None:
+    assert converted(False) == pytest.approx(60, rel=0.02)
+    assert converted(True) == pytest.approx(30, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("names", "saved_us"),
+    [
+        ("to contiguous clone", 120),
+        ("to contiguous contiguous", 60),
+        ("contiguous contiguous contiguous", None),
+    ],
+)
+def test_copies_of_one_tensor_are_one_kernel(names: str, saved_us: float | None) -> None:
+    """Those that one operator makes are of several tensors."""
+    ops: list[Op] = [
+        ("aten::linear", GEMM, 500),
+        *((f"aten::{name}", TO_BFLOAT16, 60) for name in names.split()),
+    ]
+    row = finding(gpu_bound(*ops * 3), "elementwise-chain")
+    assert (row is not None) == (saved_us is not None)
+    if row is not None and saved_us is not None:
+        assert row["wins_ns"] == pytest.approx(3_000 * saved_us, rel=0.02)
+
+
 def test_what_follows_an_activation_is_a_chain_of_its_own() -> None:
     alone, followed = (
         found(gpu_bound(*written_out(f"softplus tanh mul {then}") * 3), "elementwise-chain")["wins_ns"]
@@ -1528,6 +1541,31 @@ def test_waits_that_save_little_one_by_one(idle_us: tuple[int, ...], advised: bo
     row = found(trace, "waits-in-turn")
     assert "at 3 places" in row["what"]
     assert "part_1" in row["where"]
+    assert row["instead"].endswith("the host runs ahead of the device")
+
+
+def test_waits_of_a_trainer_name_its_arguments() -> None:
+    """The script cannot change the lines of a framework that wait."""
+    library = "/env/lib/python3.12/site-packages"
+    made, sites, correlation = Made(), [], 0
+    for _, at in made.steps(540):
+        for place, operator in enumerate(("item", "to", "item")):
+            correlation, begin = correlation + 10, at + 180 * place
+            made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 100), correlation)
+            made.op(f"aten::{operator}", begin + 6, begin + 110)
+            if operator == "to":
+                made.call("cudaMemcpyAsync", begin + 7, begin + 104, correlation=correlation + 1)
+                name = "Memcpy HtoD (Pageable -> Device)"
+                made.kernel(name, begin + 101, begin + 104, correlation + 1, category="memcpy", bytes=1 << 16)
+            else:
+                made.call("cudaStreamSynchronize", begin + 7, begin + 105, correlation=correlation + 1)
+            line = f"{library}/transformers/trainer.py:{place + 1} part_{place}"
+            sites.append(site(begin + 104, line))
+    trace = made.trace(sync_sites=sites)
+    trace.uncaptured = Uncaptured(40, 540e3, 540e3, 540e3, trainer="transformers")
+    instead = found(trace, "waits-in-turn")["instead"]
+    assert '"non_blocking": True' in instead
+    assert "logging_steps=N" in instead
 
 
 @pytest.mark.parametrize(("function", "advised"), [("all_gather_object", True), ("all_gather", False)])

@@ -10,9 +10,12 @@ import pytest
 from analyses.made import Made
 from findings import finding
 
-from tuiprof.advice import stretches
+from tuiprof.analyses.shared import stretches
+from tuiprof.analyses.shared.replay import replayed, trust, warm_up
+from tuiprof.cli.answering import refused
 from tuiprof.model import Trace
 from tuiprof.model.steps import Uncaptured
+from tuiprof.whatif.replay import Calibrated
 
 KERNEL = "void at::native::vectorized_elementwise_kernel<4, Kernel{}>"
 
@@ -180,3 +183,67 @@ def test_what_is_allocated_while_libraries_start_is_no_habit(first_us: float, ad
         made.call("cudaMalloc", at, at + 300)
         made.launch(KERNEL.format(0), (at + 310, at + 315), (at + 320, at + 390), number + 2)
     assert (finding(made.trace(), "allocator-in-steps") is not None) == advised
+
+
+def warming_up(*, prepares_us: float = 60_000.0, calls: int = 8, every: int = 1, place: int = 0) -> Trace:
+    """Four steps of several calls of one operator, one of which prepares a kernel before it launches it.
+
+    Args:
+        prepares_us: How long that takes.
+        calls: Calls in a step.
+        every: It does so in every so many steps.
+        place: Which of the calls it is.
+    """
+    made, at, correlation = Made(), 0.0, 0
+    for number in range(4):
+        begun = at
+        for call in range(calls):
+            correlation += 1
+            held = prepares_us if call == place and number % every == 0 else 20.0
+            made.op("aten::_cudnn_attention_forward", at, at + held + 30)
+            if held > 20:
+                made.call("cudaRuntimeGetVersion", at + 5, at + 6)
+            made.call("cuLaunchKernelEx", at + held, at + held + 20, correlation=correlation)
+            made.kernel("sdpa", at + held + 21, at + held + 100, correlation)
+            made.op("aten::mm", at + held + 35, at + held + 90)
+            at += held + 300
+        made.step(number, begun, at)
+    return made.trace()
+
+
+def in_session(trace: Trace, before_ms: float, last_ms: float, count: int = 100) -> Trace:
+    """Say what steps before the capture and at the end of the run took."""
+    before, last = (round(ms * 1e6) for ms in (before_ms, last_ms))
+    trace.uncaptured = Uncaptured(
+        15, before, before, before, times_ns=(before,) * 15, last_ns=(last,) * count
+    )
+    return trace
+
+
+def test_what_a_warm_up_prepares_in_each_step_is_left_out_of_the_replayed_step() -> None:
+    trace = in_session(warming_up(), 62.5, 2.5)
+    step = replayed(trace)
+    assert isinstance(step, Calibrated)
+    assert (step.step_ns, step.basis) == (2_500_000, "session")
+    assert step.replayed_ns == pytest.approx(2_500_000, rel=0.02), "nothing of the 60 ms is left"
+    assert "prepare kernels for new sizes, 60.0 ms a step (_cudnn_attention_forward)" in trust(trace).text
+    assert finding(trace, "first-use") is None, "what is said once"
+    why = "capture 'start' is not representative: …"
+    assert refused(trace, why) == ("", why)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        in_session(warming_up(), 62.5, 61.0),  # new sizes to the end
+        in_session(warming_up(), 62.5, 2.5, count=5),  # too few to tell
+        in_session(warming_up(every=2), 62.5, 2.5),  # half of the steps
+        in_session(warming_up(calls=2), 62.5, 2.5),  # it may take so long by itself
+        in_session(warming_up(place=3), 62.5, 2.5),  # not the first one
+        in_session(warming_up(prepares_us=1_000.0), 62.5, 2.5),  # it is not why the steps are long
+        in_session(warming_up(), 62.5, 6.0),  # what is left is another kind of step
+    ],
+)
+def test_other_steps_unlike_the_last_ones_are_no_warm_up(trace: Trace) -> None:
+    assert warm_up(trace) is None
+    assert refused(trace, "why") == ("why", "")

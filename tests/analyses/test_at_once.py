@@ -13,8 +13,11 @@ from analyses.made import Made
 
 import tuiprof
 from tuiprof import analyses
+from tuiprof.advice import stretches
+from tuiprof.analyses.shared import calls as calls_module
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Trace
+from tuiprof.model import trace as trace_module
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.report import render_all
 
@@ -27,6 +30,17 @@ def test_answers_are_those_of_one_after_the_other(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(analyses, "_WORTH_THREADS", 0)
     at_once = analyses.run_all(names, tuiprof.open_trace(SAMPLE))
     assert render_all(at_once, "json") == render_all(one_by_one, "json")
+
+
+def test_answers_do_not_depend_on_how_many_events_are_looked_at_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = tuple(analyses.available())
+    expected = [analyses.run(name, tuiprof.open_trace(SAMPLE)) for name in names]
+    for module in (trace_module, calls_module, stretches):
+        monkeypatch.setattr(module, "_BLOCK", 37)
+    found = [analyses.run(name, tuiprof.open_trace(SAMPLE)) for name in names]
+    assert render_all(found, "json") == render_all(expected, "json")
 
 
 @pytest.mark.parametrize("least", [0, 1 << 40])

@@ -31,8 +31,7 @@ def test_the_verdict_is_about_the_waits_of_the_session() -> None:
         in found.verdict.sentence
     )
     assert report("data_loading", loading(1)).verdict.level == "good"
-    part = run("data_loading", trace, Window(0, 200_000))
-    assert isinstance(part, Report)
+    part = report("data_loading", trace, Window(0, 200_000))
     assert "while captured" not in part.verdict.sentence
 
 

@@ -12,6 +12,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+Case = TypeVar("Case")
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,18 @@ class Options:
         """Return the number of cases to try."""
         return self.cases if self.cases is not None else short if self.short else full
 
+    def sample(self, every: list[Case], short: int) -> list[Case]:
+        """Return as many of the cases as are to be tried, drawn at random, in their order."""
+        chosen = self.rng("cases").sample(every, min(self.count(len(every), short), len(every)))
+        return sorted(chosen, key=every.index)
+
     def rng(self, *key: object) -> random.Random:
         """Return a generator of its own for a case, so that the case can be repeated alone."""
         return random.Random(f"{self.seed}:{':'.join(map(str, key))}")
+
+
+class SkippedError(Exception):
+    """A case cannot be tried here, and why."""
 
 
 @dataclass
@@ -43,6 +55,18 @@ class Outcome:
     figures: dict[str, str] = field(default_factory=dict)
     #: One line for each case that could not be tried here, with the reason.
     skipped: list[str] = field(default_factory=list)
+
+    def judge(self, name: object, tried: Callable[[], list[str]]) -> None:
+        """Try a case, which returns what is wrong; the others are still tried if it fails by itself."""
+        try:
+            problems = tried()
+        except SkippedError as why:
+            self.skipped.append(f"{name}: {why}")
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what a campaign looks for
+            problems = [f"{type(error).__name__}: {error}"]
+        self.cases += 1
+        self.failures += [f"{name}: {problem}" for problem in problems]
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,7 @@ def run(options: Options) -> Outcome:
         return outcome
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
     most_off_ms = lost = 0.0
-    chosen = options.rng("cases").sample(every, min(options.count(len(every), 2), len(every)))
-    for number, (step, moment) in enumerate(sorted(chosen, key=every.index)):
+    for number, (step, moment) in enumerate(options.sample(every, 2)):
         outcome.cases += 1
         try:
             problems, off_ms, lost_steps = _try(library, step, moment, options.folder / str(number))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.campaigns._recorded import PLAIN, TORCH, Recorded, alive, recorded
-from tests.campaigns.campaign import Options, Outcome
+from tests.campaigns.campaign import Options, Outcome, SkippedError
 from tests.waiting import Missed, until
 from tuiprof.resources import shipped
 from tuiprof.session.log import SCHEMA_VERSION
@@ -53,25 +53,11 @@ def run(options: Options) -> Outcome:
     if options.short and options.cases is None:
         chosen = [case for case in every if case[0] in short]
     else:
-        chosen = options.rng("cases").sample(every, min(options.count(len(every), 0), len(every)))
-        chosen.sort(key=every.index)
+        chosen = options.sample(every, 0)
     for number, (name, tried) in enumerate(chosen):
-        folder = options.folder / str(number)
-        try:
-            problems = tried(folder)
-        except _Skipped as why:
-            outcome.skipped.append(f"{name}: {why}")
-            continue
-        except Exception as error:  # noqa: BLE001 - the other cases are still to be tried
-            problems = [f"{type(error).__name__}: {error}"]
-        outcome.cases += 1
-        outcome.failures += [f"{name}: {problem}" for problem in problems]
+        outcome.judge(name, partial(tried, options.folder / str(number)))
     outcome.figures = {"full at": f"{sum(name.startswith('full') for name, _ in chosen)} places"}
     return outcome
-
-
-class _Skipped(Exception):
-    """A case that cannot be tried here."""
 
 
 def cases() -> list[tuple[str, Try]]:
@@ -158,13 +144,13 @@ def _mounted(place: Path, options: str) -> Iterator[Path]:
     """Mount a small file system.
 
     Raises:
-        _Skipped: Only root may.
+        SkippedError: Only root may.
     """
     place.mkdir(parents=True)
     mount = shutil.which("mount")
     command = (mount or "", "-t", "tmpfs", "-o", f"{options},mode=1777", "tmpfs", str(place))
     if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        raise _Skipped("only root may mount a file system")
+        raise SkippedError("only root may mount a file system")
     try:
         yield place
     finally:
@@ -238,7 +224,7 @@ def _full_for_a_while(folder: Path) -> list[str]:
 def _full_capture(mib: int, folder: Path) -> list[str]:
     """The profiler's write of some 30 MiB, and the compressed trace after it, find so much room."""
     if find_spec("torch") is None:
-        raise _Skipped("PyTorch is not installed")
+        raise SkippedError("PyTorch is not installed")
     with _mounted(folder.with_name(f"{folder.name}-disk"), f"size={mib}m") as disk:
         with recorded(folder, TORCH, root=disk / "sessions", env={"OMP_NUM_THREADS": "1"}) as run:
             until(lambda: run.steps > 5, "5 steps")
@@ -314,7 +300,7 @@ def _no_permission(folder: Path) -> list[str]:
     bare: tuple[str, ...] = ()
     if os.geteuid() == 0:  # whom permissions do not bind, but for another's files without these capabilities
         if shutil.which("setpriv") is None:
-            raise _Skipped("root, and setpriv (util-linux) is not installed")
+            raise SkippedError("root, and setpriv (util-linux) is not installed")
         bare = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
     tuiprof = partial(_tuiprof, "--sessions", closed, prefix=bare, env=run.env)
     record = ("record", "--", sys.executable, "-c", "print(1)")

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from tests import hostile
-from tests.campaigns.campaign import Options, Outcome
+from tests.campaigns.campaign import Options, Outcome, SkippedError
 from tests.hostile import Made, within
 from tuiprof.errors import TuiprofError
 from tuiprof.ladder.background import Runner, stop_runner
@@ -98,21 +98,11 @@ def run(options: Options) -> Outcome:
     """Try every kind in every place, and everything that a folder can point at."""
     outcome = Outcome()
     with ThreadPoolExecutor(4) as pool:  # a picture waits until its screen no longer changes
-        cases = [*_odd_files(options), *_ways(options)]
-        for name, found in pool.map(_tried_one, cases):
-            if isinstance(found, _CannotTry):
-                outcome.skipped.append(f"{name}: {found}")
-                continue
-            outcome.cases += 1
-            outcome.failures += [f"{name}: {problem}" for problem in found]
+        for name, tried in [
+            (name, pool.submit(case)) for name, case in (*_odd_files(options), *_ways(options))
+        ]:
+            outcome.judge(name, tried.result)
     return outcome
-
-
-def _tried_one(case: tuple[str, Callable[[], list[str]]]) -> tuple[str, list[str] | _CannotTry]:
-    try:
-        return case[0], case[1]()
-    except _CannotTry as why:
-        return case[0], why
 
 
 def _ways(options: Options) -> Iterator[tuple[str, Callable[[], list[str]]]]:
@@ -120,10 +110,6 @@ def _ways(options: Options) -> Iterator[tuple[str, Callable[[], list[str]]]]:
         folder = options.folder / way.__name__
         folder.mkdir()
         yield way.__name__.strip("_").replace("_", " "), partial(way, folder)
-
-
-class _CannotTry(Exception):
-    """A case needs what is not here."""
 
 
 def tuiprof(
@@ -491,7 +477,7 @@ def _commands_and_modules(folder: Path) -> list[str]:
 def _a_process_of_yours_under_the_name_of_a_run(folder: Path) -> list[str]:
     """Another user's folder names a process of yours as its script; asking the run to stop must not end that."""
     if os.geteuid() != 0:
-        raise _CannotTry("only root can give a folder to another user")
+        raise SkippedError("only root can give a folder to another user")
     made = _plain(folder)
     session = _running(made)
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as victim:

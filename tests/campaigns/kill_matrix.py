@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from typing import Final
 import psutil
 
 from tests.campaigns._recorded import PLAIN, TORCH, Recorded, alive, recorded
-from tests.campaigns.campaign import Options, Outcome
+from tests.campaigns.campaign import Options, Outcome, SkippedError
 from tests.served_page import served_page
 from tests.terminals import InTerminal
 from tests.waiting import Missed, until
@@ -107,28 +108,13 @@ def cases() -> list[Case]:
 
 def run(options: Options) -> Outcome:
     """Try the cases."""
-    every = cases()
-    if options.short and options.cases is None:
-        chosen = [Case(*names) for names in _SHORT]
-    else:
-        chosen = options.rng("cases").sample(every, min(options.count(len(every), 3), len(every)))
-        chosen.sort(key=every.index)
+    short = options.short and options.cases is None
+    chosen = [Case(*names) for names in _SHORT] if short else options.sample(cases(), 3)
     outcome, figures = Outcome(), Figures()
     # Under nohup every process would ignore SIGHUP; a signal that is handled is none that is ignored by those started.
     signal.signal(signal.SIGHUP, lambda *_: None)
     for number, case in enumerate(chosen):
-        if case.torch and find_spec("torch") is None:
-            outcome.skipped.append(f"{case}: PyTorch is not installed")
-            continue
-        if case.victim == "dashboard" and find_spec("textual_serve") is None:
-            outcome.skipped.append(f"{case}: textual-serve is not installed")
-            continue
-        outcome.cases += 1
-        try:
-            problems = _try(case, options.folder / str(number), figures)
-        except Exception as error:  # noqa: BLE001 - the other cases are still to be tried
-            problems = [f"{type(error).__name__}: {error}"]
-        outcome.failures += [f"{case}: {problem}" for problem in problems]
+        outcome.judge(case, partial(_try, case, options.folder / str(number), figures))
     outcome.figures = {
         "signals inside the profiler's write": str(figures.inside),
         "steps lost unless the script was killed": str(figures.lost_steps),
@@ -142,6 +128,10 @@ def run(options: Options) -> Outcome:
 
 
 def _try(case: Case, folder: Path, figures: Figures) -> list[str]:
+    if case.torch and find_spec("torch") is None:
+        raise SkippedError("PyTorch is not installed")
+    if case.victim == "dashboard" and find_spec("textual_serve") is None:
+        raise SkippedError("textual-serve is not installed")
     if case.victim == "decoder":
         return _try_decoder(case, folder, figures)
     tools = folder.with_name(f"{folder.name}-tools")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from analyses.made import report
 from isal import igzip
 from made_job import Job, Plan, Sample, files_in
 
@@ -75,8 +76,7 @@ def test_a_rank_late_to_tensor_parallelism_makes_that_group_wait(sample: Sample,
     said = stragglers(fleet).verdict.sentence
     assert said.startswith("rank 3 makes its tensor-parallel group (ranks 2, 3) wait 59")
     trace = open_trace(tmp_path / "rank00000.pt.trace.json.gz")
-    alone = run("ranks", trace)
-    assert isinstance(alone, Report)
+    alone = report("ranks", trace)
     assert alone.fact("straggler") == 3
     assert "rank 3 holds up its tensor-parallel group (ranks 2, 3)" in alone.verdict.sentence
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from analyses.made import report
 
 from tests import real_traces
 from tuiprof.analyses import run
@@ -19,7 +20,7 @@ from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled, open_set, open_trace
 from tuiprof.formats.kineto import columns
 from tuiprof.formats.open import open_file
-from tuiprof.model import Report, Trace, Unavailable
+from tuiprof.model import Trace, Unavailable
 
 
 def event(name: str, ts: float, dur: float = 1, **fields: object) -> str:
@@ -298,8 +299,7 @@ def test_figures_hold_where_no_float_is_exact(late_us: int, read: Callable[..., 
         work = event("k", 0, cat="kernel", tid=7, args={"correlation": i + 1, "stream": 7, "device": 0})
         texts += [call.replace('"ts": 0', f'"ts": {late_us + 10 * i}.125')]
         texts += [work.replace('"ts": 0', f'"ts": {late_us + 10 * i + 3}.25')]
-    answer = run("kernel_launches", read(listed(*texts)))
-    assert isinstance(answer, Report)
+    answer = report("kernel_launches", read(listed(*texts)))
     depth = answer.table("queue_depth").rows
     assert depth["highest"].max() == 1
     assert depth["start_ns"].min() == late_us * 1000 + 3250

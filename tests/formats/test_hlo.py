@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from analyses.made import report
 from formats import made_hlo, xspace
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,15 +135,13 @@ def test_the_kernel_table_has_the_line_with_most_of_the_time(tmp_path: Path) -> 
     proto = made_hlo.encode("jit_f", BODY, LINES)
     kernels = [("gemm", "custom-call.1", 0)] * 3
     kernels += [("gemm", "loop_fusion.4", 0), *[("gemm", "custom-call.2", 0)] * 3]
-    found = analyses.run("kernels", recorded(tmp_path, proto, kernels))
-    assert isinstance(found, Report)
+    found = report("kernels", recorded(tmp_path, proto, kernels))
     assert found.table("kernels").rows["line"].to_list() == ["model.py:32 +1"]
     assert found.table("kernels").rows["operation"].to_list() == ["jit(f)/while/body/tanh"]
 
 
 def test_what_xla_has_fused_has_the_kind_of_its_instructions() -> None:
-    found = analyses.run("kernels", open_trace(XLA / "gru-h200.xplane.pb.gz"))
-    assert isinstance(found, Report)
+    found = report("kernels", open_trace(XLA / "gru-h200.xplane.pb.gz"))
     kinds = dict(found.table("kernels").rows.select("short", "kind").iter_rows())
     assert "other" not in kinds.values()
     assert kinds["loop_add_fusion_4"] == "reduction"  # it adds up the parts of a product
@@ -153,15 +152,13 @@ def test_what_xla_has_fused_has_the_kind_of_its_instructions() -> None:
 def test_a_kernel_of_a_library_is_of_no_kind_that_its_call_would_tell(tmp_path: Path) -> None:
     proto = made_hlo.encode("jit_f", BODY, LINES)
     kernels = [("attended", "custom-call.1", 0), ("loop_fusion_4", "loop_fusion.4", 0)]
-    found = analyses.run("kernels", recorded(tmp_path, proto, kernels))
-    assert isinstance(found, Report)
+    found = report("kernels", recorded(tmp_path, proto, kernels))
     kinds = dict(found.table("kernels").rows.select("short", "kind").iter_rows())
     assert kinds["attended"] == "other"
 
 
 def test_a_trace_without_programs_has_no_column_of_lines() -> None:
-    found = analyses.run("kernels", open_trace(real_traces.path("hta-alexnet-a100-cuda-sync.json.gz")))
-    assert isinstance(found, Report)
+    found = report("kernels", open_trace(real_traces.path("hta-alexnet-a100-cuda-sync.json.gz")))
     hidden = {column.key: column.hidden for column in found.table("kernels").columns}
     assert hidden["line"]
     assert not hidden["tensor_cores"]

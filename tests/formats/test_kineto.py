@@ -11,14 +11,14 @@ import numpy as np
 import psutil
 import pytest
 import xspace
+from analyses.made import report
 
 from tests import real_traces
 from tuiprof.advice import Evidence
-from tuiprof.analyses import run
 from tuiprof.formats import kineto, open_trace
 from tuiprof.formats.kineto import categories
 from tuiprof.formats.kineto.assemble import match
-from tuiprof.model import Report, Trace
+from tuiprof.model import Trace
 
 
 def read(folder: Path, events: list[dict[str, Any]], **properties: Any) -> Trace:
@@ -373,8 +373,7 @@ def test_it_is_said_to_be_jax_and_advised_as_such(both: tuple[Trace, Trace]) -> 
     for trace in both:
         assert trace.info.framework == "JAX"
         assert Evidence(trace, {}).is_jax
-        answer = run("kernel_launches", trace)
-        assert isinstance(answer, Report)
+        answer = report("kernel_launches", trace)
         assert answer.fact("launches_per_step") == 4
 
 

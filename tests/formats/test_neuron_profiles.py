@@ -12,10 +12,11 @@ import polars as pl
 import pytest
 
 from tests import real_traces
+from tests.analyses.made import report
 from tuiprof.analyses import run
 from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace, sniff
-from tuiprof.model import Report, Unavailable
+from tuiprof.model import Unavailable
 from tuiprof.model.intervals import total, union
 
 REAL = ("neuron-profile-fused-fp32-s512.json.gz", "neuron-profile-baseline-bf16-s512.json.gz")
@@ -413,8 +414,7 @@ def recorded(path: Path, *documents: Any) -> Path:
 def test_utilisation_is_reported(tmp_path: Path) -> None:
     trace = open_trace(recorded(tmp_path / "m.ndjson", monitored(40.0), monitored(80.0)))
     assert not any("CPU-only" in remark.text for remark in trace.trust.remarks)
-    answer = run("device_idle", trace)
-    assert isinstance(answer, Report)
+    answer = report("device_idle", trace)
     assert answer.fact("reported_util_mean") == pytest.approx(0.45)
     assert answer.fact("reported_util_max") == pytest.approx(0.8)
     assert answer.fact("idle_share") == pytest.approx(0.55)

@@ -337,6 +337,21 @@ def test_what_steps_after_the_capture_took_is_known_unless_the_host_runs_ahead(
     assert found.later_ns == (() if host_ahead else tuple(range(3, 10))), "the first ones may be disturbed"
 
 
+@pytest.mark.parametrize("host_ahead", [False, True])
+def test_what_the_last_steps_took_is_known_unless_they_are_those_after_the_capture(
+    tmp_path: Path, host_ahead: bool
+) -> None:
+    trace = steps(tmp_path, [900.0, *[30.0] * 40])
+    assert uncaptured(trace).last_ns == ()
+    with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
+        log.writelines(_line({"t": "dev", "n": n, "dur": 50_000_000}) for n in range(41) if host_ahead)
+        log.writelines(_line({"t": "step", "n": 41 + n, "dur": 30_000_000}) for n in range(200))
+        log.writelines(_line({"t": "step", "n": 241 + n, "dur": 6_000_000 + n}) for n in range(40))
+    found = uncaptured(trace)
+    assert found.last_ns[-40:] == (() if host_ahead else tuple(6_000_000 + n for n in range(40)))
+    assert len(found.last_ns) < 240, "none of them counts twice"
+
+
 def test_steps_after_an_early_capture_count_once(tmp_path: Path) -> None:
     trace = steps(tmp_path, [900.0, 30.0, 30.0, 30.0])
     with (tmp_path / "log" / "rank0.jsonl").open("a") as log:

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from analyses.made import report
 from installed import needs
 from probe_runs import Run
 
 from tuiprof.advice import advise
-from tuiprof.analyses import run as run_analysis
 from tuiprof.formats import open_trace
-from tuiprof.model import Report
 from tuiprof.session import log as records
 
 JAX = """
@@ -153,14 +152,12 @@ def test_work_that_jax_steps_leave_running_is_captured_with_them(run_jax: Callab
     trace = open_trace(done.session / written.path)
     names = [trace.names[code] for code in trace.name_codes[trace.is_category("cpu_op")]]
     assert sum(not name.startswith("PjitFunction") for name in names) >= 3, names
-    waits = run_analysis("sync_events", trace)
-    assert isinstance(waits, Report)
+    waits = report("sync_events", trace)
     assert waits.fact("syncs") == 0, "the wait for the work is the profiler's, not the script's"
     operators = np.flatnonzero(trace.is_category("cpu_op") & ~trace.named("PjitFunction"))
     by_step = np.bincount(trace.steps.step_of[operators], minlength=3)
     assert len(set(by_step.tolist())) == 1, "each step runs the same program once"
-    steps = run_analysis("steps", trace)
-    assert isinstance(steps, Report)
+    steps = report("steps", trace)
     assert steps.fact("step_period_ns") == steps.fact("device_step_median_ns")
 
 
@@ -228,8 +225,7 @@ def test_jax_waits_are_told_by_their_lines(run_jax: Callable[..., Run]) -> None:
     assert {"jax.Array.block_until_ready", "jax.block_until_ready"} <= set(trace.names), (
         "not every runtime notes them"
     )
-    waits = run_analysis("sync_events", trace)
-    assert isinstance(waits, Report)
+    waits = report("sync_events", trace)
     found = {row["where"].rpartition(":")[2] for row in waits.table("groups").rows.rows(named=True)}
     lines = WAITS.splitlines()
     wanted = {str(i) for i, line in enumerate(lines, 1) if line.endswith(tuple(f"# {c}" for c in "ABCDEFG"))}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from analyses.made import report
 
 from tests import real_traces
 from tuiprof.advice.answer import answer
@@ -218,7 +219,6 @@ GOLDENS = Path(__file__).parents[1] / "data" / "goldens"
 )
 def test_goldens(name: str, analysis: str) -> None:
     """Run with TUIPROF_UPDATE_GOLDENS=1 to write them anew, and read the difference."""
-    from tuiprof.analyses import run
     from tuiprof.formats import open_trace
 
     trace = open_trace(real_traces.path(name))
@@ -380,8 +380,7 @@ def test_a_trace_that_could_be_read_in_part_is_not_said_to_need_no_change(tmp_pa
     assert not page.changes
     for text in (to_text(page, Style()), to_markdown(page)):
         assert "! no rule found a cost in what could be read of this trace" in text
-    found = run("advice", trace)
-    assert isinstance(found, Report)
+    found = report("advice", trace)
     assert found.verdict.level == "warn"
 
 

@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.advice.carried import carried
 from tuiprof.advice.levers import argument
-from tuiprof.analyses.shared.calls import Calls, loops
+from tuiprof.analyses.shared.calls import COPY, Calls, loops
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.model import Trace
@@ -100,6 +101,7 @@ def find_regions(trace: Trace) -> Regions:
     for mask in (pointwise, rowwise, light):
         mask &= forward  # other calls end a sequence
     pointwise &= ~trace.named(_NOT_COMPILED, calls.rows)
+    pointwise[carried(trace)] = False  # copies that a compiler would make as well
     for run in _by_thread_and_step(calls, np.flatnonzero(calls.work_count > 0)):
         taken = np.zeros(len(run), dtype=bool)
         for first, last in _attentions(calls, run, light):
@@ -272,10 +274,13 @@ def left_to_compile(trace: Trace) -> str:
 #: forward and in the backward, which also reads saved tensors; but at least this share of the device work, since a
 #: kernel with much arithmetic is not purely memory-bound.
 _TENSORS: Final = ((3.0, 5.0, 2.0), (4.0, 7.0, 3.0))
-#: The same for an activation, which has one input; at best, it is in 16 bits, and the operators are in 32, as autocast
-#: makes softplus and pow.
+#: The same for an activation, which has one input; at best, it is in 16 bits and the operators are in 32.
 ACTIVATION_TENSORS: Final = ((2.0, 3.0, 1.0), (3.0, 4.0, 1.5))
 _MIN_PART: Final = (0.1, 0.3, 0.0)
+#: Of copies, what remains of the operator that takes longest: one kernel that converts a tensor and lays it out anew
+#: reads and writes it once. Copies by the same operator are probably of several tensors. At best, what reads the tensor
+#: makes them.
+_COPIED: Final = (1.0, 1.5, 0.5)
 #: Host time of a call and of its backward, ns: for one operator, and for a compiled function, which has guards.
 OPERATOR_NS: Final = (20_000.0, 40_000.0, 10_000.0)
 COMPILED_NS: Final = (75_000.0, 150_000.0, 30_000.0)
@@ -297,7 +302,7 @@ def fused(
 
     Elementwise kernels are memory-bound, so what remains is the time of some passes over a tensor, times what the
     fused kernel takes longer than these (likely, where it helps least and most; for each region or for all).
-    ``tensors`` are those of the forward and of the backward.
+    ``tensors`` are those of the forward and of the backward. Of a region of copies, one operator remains.
     """
     trace = calls.trace
     region_of = np.full(len(calls.rows), -1, dtype=np.int32)
@@ -314,8 +319,10 @@ def fused(
     mine = np.flatnonzero(known & forward[call])
     tensor_ns = _upper_quartiles(region_of[call[mine]], pass_ns(trace)[mine], len(regions))
     edits = []
-    for forward_tensors, backward_tensors, least_part, call_ns, times in zip(
-        *tensors, _MIN_PART, host_ns, slower, strict=True
+    copies = calls.work_count_of(~calls.works_of(COPY)) == 0
+    of_copies = np.array([copies[region.busy].all() for region in regions])
+    for forward_tensors, backward_tensors, least_part, call_ns, times, copied in zip(
+        *tensors, _MIN_PART, host_ns, slower, _COPIED, strict=True
     ):
         parts = []
         for part, passes in ((forward, forward_tensors), (backward, backward_tensors)):
@@ -324,7 +331,12 @@ def fused(
                 weights=lengths[known & part[call]],
                 minlength=len(regions),
             )
-            left = np.maximum(passes * times * tensor_ns, _SHORTEST_NS)
+            left = np.where(
+                of_copies,
+                copied * _longest_operator_ns(calls, region_of, part, len(regions)),
+                passes * times * tensor_ns,
+            )
+            left = np.maximum(left, _SHORTEST_NS)
             keep = np.clip(left / np.maximum(total, 1.0), least_part, 1.0)
             host = np.bincount(
                 region_of[part], weights=trace.lengths(calls.rows[part]), minlength=len(regions)
@@ -346,6 +358,18 @@ def pass_ns(trace: Trace) -> Floats:
     work = trace.device_work
     binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", work)
     return trace.lengths(work) / np.where(binary, _BINARY, _UNARY)
+
+
+def _longest_operator_ns(calls: Calls, region_of: Ints, part: Mask, count: int) -> Floats:
+    """Return the device time of the operator that takes longest in each region, all its calls together, ns."""
+    chosen = np.flatnonzero(part)
+    codes = len(calls.trace.names)
+    of_one, number = np.unique(
+        region_of[chosen].astype(np.int64) * codes + calls.codes[chosen], return_inverse=True
+    )
+    longest = np.zeros(count)
+    np.maximum.at(longest, of_one // codes, np.bincount(number, weights=calls.work_ns[chosen]))
+    return longest
 
 
 def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:

@@ -6,11 +6,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tuiprof.advice.stretches import VIEWS
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.optimizers import updates
-from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.stretches import VIEWS
+from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints

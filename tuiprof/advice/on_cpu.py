@@ -6,12 +6,13 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.stretches import VIEWS
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.optimizers import updates
-from tuiprof.analyses.shared.replay import host_faster, main_thread
+from tuiprof.analyses.shared.replay import host_faster
+from tuiprof.analyses.shared.stretches import VIEWS
+from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Mask, member, union
 from tuiprof.model.trace import cached_on_trace

@@ -387,7 +387,7 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
     moment = (Column("start_ns", "at", "ns", "When the host began to wait."), Column("step", "step", "text"))
     lost = (Column("empty_ns", f"{word} empty", "ns"), Column("refill_ns", f"{word} refill", "ns"))
     waited = Column("blocked_ns", "host blocked", "ns")
-    apart = _wait_table.written_out(table.frame.filter(pl.col("apart") != ""))
+    apart = table.frame.filter(pl.col("apart") != "").cast({pl.Categorical: pl.String})
     calls = _wait_table.calls(trace, scope)
     apart_columns = (Column("apart", "why", "text", whole=True), *moment, waited, *location, *work)
     call_columns = (

@@ -134,14 +134,26 @@ def session_answer(session: Session, wanted: Selection) -> Answer:
             refused=nothing,
             run_notes=summary.notes,
         )
-    found = _captured(session, fold, wanted)
-    told = tuple(note for note in summary.notes if not found.refused or found.refused not in note)
-    notes = (*summary.notes, *found.notes)
+    found, cleared = _captured(session, fold, wanted)
+    notes = tuple(note for note in summary.notes if note != cleared)
+    told = tuple(note for note in notes if not found.refused or found.refused not in note)
+    notes = (*notes, *found.notes)
     return replace(found, title=session.title, run=line, notes=notes, run_notes=told)
 
 
-def _captured(session: Session, fold: Fold, wanted: Selection) -> Answer:
-    """Return the page of a capture; nothing is advised because of one that is no evidence."""
+def refused(trace: Trace, why: str) -> tuple[str, str]:
+    """Return why nothing is advised because of a capture, and the refusal that does not hold; either is empty.
+
+    A capture of steps unlike the others is evidence if they differ in what a warm-up does, which the replay leaves out.
+    """
+    from tuiprof.analyses.shared.replay import replayed, warm_up
+
+    holds = warm_up(trace) is None or isinstance(replayed(trace), str)
+    return (why, "") if holds else ("", why)
+
+
+def _captured(session: Session, fold: Fold, wanted: Selection) -> tuple[Answer, str]:
+    """Return the page of a capture, and the note that does not hold; nothing is advised because of no evidence."""
     from tuiprof.advice.answer import answer
     from tuiprof.analyses.shared.replay import replayed_steps
     from tuiprof.session.live.step_source import by_path, missed_steps, rare_steps, refusal
@@ -162,8 +174,8 @@ def _captured(session: Session, fold: Fold, wanted: Selection) -> Answer:
     if said:
         rest = f" · {found.trust.removeprefix('trust: ')}" if found.limited or not found.complete else ""
         found = replace(found, trust=f"trust: {said}{rest}", complete=False)
-    why = by_path(fold, refusal).get(place, "")
-    return replace(found, changes=(), together_ns=None, refused=why) if why else found
+    why, cleared = refused(trace, by_path(fold, refusal).get(place, ""))
+    return (replace(found, changes=(), together_ns=None, refused=why) if why else found), cleared
 
 
 def _drawn(table: Table) -> Table:
@@ -223,6 +235,9 @@ def page(session: Session | None, target: str, fmt: str, style: Style, wanted: S
     if session is not None:
         fold = read_fold(session)
         summary, wrong = run_reports(session, fold)
+        if session.all_traces():
+            found, cleared = _captured(session, fold, wanted)
+            summary = replace(summary, notes=tuple(note for note in summary.notes if note != cleared))
         drawn = [_drawn(table) for key in _DRAWN for table in summary.tables if table.key == key]
         whole = tuple(table for table in summary.tables if table.key in _WHOLE)
         memory = tuple(fact for fact in summary.facts if fact.kind == "bytes")
@@ -237,7 +252,8 @@ def page(session: Session | None, target: str, fmt: str, style: Style, wanted: S
         if not session.all_traces():
             return head
         head = f"{head}\n"
-    found = answer_for(None, target, wanted) if session is None else _captured(session, fold, wanted)
+    else:
+        found = answer_for(None, target, wanted)
     return head + (to_text(found, style) if fmt == "text" else to_markdown(found))
 
 

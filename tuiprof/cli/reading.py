@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tuiprof.cli import options
-from tuiprof.cli.answering import page, run_reports, write_page_of_trace
+from tuiprof.cli.answering import page, refused, run_reports, write_page_of_trace
 from tuiprof.cli.targets import Selection, bar, say, session_or_none, step_window, traces_at
 from tuiprof.errors import TuiprofError, UsageProblem
 
@@ -172,7 +172,7 @@ def session_reports(
     from tuiprof.session.live.step_source import by_path, refusal
 
     fold = read_fold(session)
-    refused = by_path(fold, refusal)
+    refusals = by_path(fold, refusal)
     summary, wrong = run_reports(session, fold)
     reports: list[Report | Unavailable] = [summary, *wrong]
     if not session.all_traces():
@@ -193,13 +193,16 @@ def session_reports(
         trace = found.open(wanted.rank)
         answers = run_analyses(trace, names, wanted.step)
         path = trace.info.path
-        why = refused.get(os.path.relpath(path, session.path), "") if path is not None else ""
+        why = refusals.get(os.path.relpath(path, session.path), "") if path is not None else ""
+        why, cleared = refused(trace, why)
+        summary = replace(summary, notes=tuple(note for note in summary.notes if note != cleared))
         if why:  # what it shows is there to be looked at, but nothing is advised because of it
             answers = [
                 Unavailable("advice", why, "capture other steps") if answer.analysis == "advice" else answer
                 for answer in answers
             ]
         reports.extend(answers)
+    reports[0] = summary
     return reports, trace
 
 

@@ -257,11 +257,12 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     times = [step.dur + round(wait) for step, wait in zip(chosen, _averaged(waits) - waits, strict=True)]
     fetch_ns = float(np.mean(waits)) if any(_DATA in step.ph for step in chosen) else None
     later = () if is_after else tuple(step.dur for step in steps.after)
+    last = _last_steps(log, steps)
     device = [step.dur for step in steps.device if step.n in numbers]
     on_device_ns = float(np.median(_averaged(np.array(device, dtype=np.float64)))) if device else 0.0
     if len(device) >= MIN_STEPS and np.median(times) < _HOST_AHEAD * on_device_ns:
         # The launch queue was not full yet: they give the time of the host, and the device's log gives the step time.
-        times, host_ns, later, fetch_ns = device, float(np.median(times)), (), None
+        times, host_ns, later, last, fetch_ns = device, float(np.median(times)), (), (), None
     low, median, high = (float(ns) for ns in np.percentile(times, (10, 50, 90)))
     session = log.parent.parent
     every = [step.at for step in (*before, *steps.after)]
@@ -284,6 +285,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         _page_faults(steps, median),
         tuple(times),
         later,
+        last,
         _slowed(chosen, steps.in_capture),
         fetch_ns,
         _phases_ns(chosen),
@@ -560,6 +562,19 @@ def _page_faults(steps: _Steps, step_ns: float) -> PageFaults | None:
     if min(passed_ns, cpu_ns) <= 0 or min(system_ns, faults) < 0:
         return None
     return PageFaults(faults * step_ns / passed_ns, min(system_ns / cpu_ns, 1.0))
+
+
+def _last_steps(log: Path, read: _Steps) -> tuple[int, ...]:
+    """Return what the last steps of a run took, ns; empty = all of them were read before."""
+    known = max((step.n for step in (*read.before, *read.in_capture, *read.after)), default=0)
+    decode, found = msgspec.json.Decoder(_Line).decode, list[int]()
+    for line in read_end(log, _TAIL).splitlines():
+        if line.startswith((b'{"t":"step"', b'{"t": "step"')):
+            with suppress(*UNDECODABLE):  # cut off, damaged, or the one being written
+                step = decode(line)
+                if step.n > known and not step.cap:
+                    found.append(step.dur)
+    return tuple(found[-_MAX_STEPS:])
 
 
 def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:

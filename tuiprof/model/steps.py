@@ -417,6 +417,8 @@ class Uncaptured:
     #: What steps after the capture took, if these are before it: they may be slower, but show how often a kind of step
     #: comes; empty = not known
     later_ns: tuple[int, ...] = ()
+    #: What the last steps of the run took, if they come after those of ``later_ns``; empty = not known
+    last_ns: tuple[int, ...] = ()
     #: What the profiler added to each phase of a step, ns; ``""`` is the rest of it; empty = not known.
     slowed_ns: Mapping[str, float] = field(default_factory=dict)
     #: How long a step waits for its batch, ns, averaged over steps, as several workers deliver several batches at once;

@@ -65,7 +65,6 @@ class _Gpu:
         return None
 
     def device(self) -> Device:
-        """Return what is fixed about it."""
         memory = self.ask("nvmlDeviceGetMemoryInfo")
         limit = self.ask("nvmlDeviceGetEnforcedPowerLimit")
         top = self.ask("nvmlDeviceGetMaxClockInfo", self.nvml.NVML_CLOCK_SM)
@@ -98,7 +97,6 @@ class _Gpu:
         return found
 
     def sample(self, tree: ProcessTree | None) -> Sample:
-        """Read it once."""
         nvml, values, words = self.nvml, dict[str, float](), dict[str, str]()
 
         def put(key: str, value: float | None, factor: float = 1) -> None:

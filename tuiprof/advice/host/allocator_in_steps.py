@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.stretches import MIN_FIRST_USE, first_uses
+from tuiprof.analyses.shared.stretches import MIN_FIRST_USE, first_uses
 from tuiprof.model import Trace
 from tuiprof.whatif import Edit
 

@@ -11,7 +11,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.large_copies import CONVERSIONS, copies, freed
 from tuiprof.analyses.shared.calls import index_of_outer
 from tuiprof.analyses.shared.frames import operator_label
-from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.units import format_ns

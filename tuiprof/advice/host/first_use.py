@@ -10,8 +10,9 @@ from typing import Final, Literal
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.stretches import MIN_FIRST_USE, MIN_NS, first_uses, long_stretches
 from tuiprof.analyses.shared.frames import operator_label
+from tuiprof.analyses.shared.replay import warm_up
+from tuiprof.analyses.shared.stretches import MIN_FIRST_USE, MIN_NS, first_uses, long_stretches
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.steps import Uncaptured
@@ -34,7 +35,7 @@ _OF_CAPTURED: Final = (1.0, 0.0, 2.0)
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for calls that are long once, on an idle device."""
     which, share = first_uses(trace)
-    if share < MIN_FIRST_USE or evidence.is_jax:
+    if share < MIN_FIRST_USE or evidence.is_jax or warm_up(trace) is not None:  # which the trust line tells
         return
     found = long_stretches(trace)
     rows, lengths = found.inside[which], (found.ends - found.starts)[which]

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.stretches import MIN_NS, Stretches, long_stretches, recorded_ns
 from tuiprof.analyses.shared.frames import operator_label
+from tuiprof.analyses.shared.stretches import MIN_NS, Stretches, long_stretches, recorded_ns
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_ns, plural

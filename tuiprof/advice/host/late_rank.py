@@ -10,7 +10,7 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.collectives import host_peer_waits, own_rank, peer_waits
 from tuiprof.analyses.shared.kernel_names import short_name
-from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, complement, total, union
 from tuiprof.model.units import format_ns

@@ -20,7 +20,8 @@ from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.collectives import rows_of
 from tuiprof.analyses.shared.optimizers import updates
-from tuiprof.analyses.shared.replay import main_thread, probe_intervals, replayed
+from tuiprof.analyses.shared.replay import probe_intervals, replayed
+from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Floats, Ints, Mask, complement, union
 from tuiprof.model.trace import cached_on_trace

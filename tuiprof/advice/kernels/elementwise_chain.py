@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,14 +14,17 @@ from tuiprof.advice.fusing import (
     COMPILED_NS,
     OPERATOR_NS,
     SWISH,
+    Region,
     find_regions,
     fused,
     in_a_row,
 )
 from tuiprof.advice.redundant.one_hot_sum import picked
 from tuiprof.advice.redundant.repeated_in_layers import computed_again
+from tuiprof.analyses.shared.calls import COPY, Calls
 from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Floats
 
 #: Maximum share of a chain that layers compute again, that picks values with one-hot vectors, or that formats tensors
 #: as text: these have advice of their own.
@@ -43,7 +46,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             f"torch.nn.functional.{function}, a single kernel",
             "high",
             "the operators of its formula are in a row",
-            *fused(calls, written, OPERATOR_NS, evidence.host_part, tensors=ACTIVATION_TENSORS),
+            *fused(
+                calls,
+                written,
+                OPERATOR_NS,
+                evidence.host_part,
+                (_in_fewer_bits(calls, written), 1.0, 1.0),
+                ACTIVATION_TENSORS,
+            ),
             event=event,
         )
     found = [chain for chain in regions.chains if np.mean(apart[chain.busy]) <= _MAX_APART]
@@ -77,6 +87,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
         event=event,
     )
+
+
+def _in_fewer_bits(calls: Calls, written: Sequence[Region]) -> Floats:
+    """Return how much less memory each activation takes in the type of its input.
+
+    Autocast computes softplus and pow in float32, so these convert what they are given; the activation does not.
+    """
+    converts = calls.work_count_of(calls.works_of(COPY)) > 0
+    converts &= calls.work_count_of(calls.works_of("elementwise")) > 0
+    return np.where([converts[region.busy].any() for region in written], 0.5, 1.0)
 
 
 RULE = AdviceRule("elementwise-chain", find)

@@ -1,4 +1,4 @@
-"""A loop appends to a tensor with `torch.cat`, which copies all of it each time."""
+"""A loop, or each step, appends to a tensor with `torch.cat`, which copies all of it each time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.advice.carried import LONGER, carried, readers
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Ints, distinct
-from tuiprof.whatif import EditRange
+from tuiprof.model.units import format_ns, format_share
+from tuiprof.whatif import Edit, EditRange
 
 _APPENDS: Final = r"^aten::(cat|concat|concatenate|vstack|hstack|dstack|row_stack|column_stack)$"
 #: Minimum number of calls in a row, and how much longer the last quarter of them takes than the first.
@@ -27,10 +30,14 @@ _RESTART: Final = 0.5
 MIN_CORRELATION, MAX_OFF = 0.9, 0.3
 #: What follows within so many calls and takes longer and longer, too, reads all of the tensor, as a dense network does.
 _NEXT: Final = 4
+#: What writing one row into a tensor takes, ns: likely and most helpful. Where it helps least, this share of the copy
+#: stays, as attention reads rows that are further apart.
+_WRITE_NS, _LEAST_KEEP = (2_500, 1_500), 0.3
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for calls in a row that take longer and longer; those of one function are one finding."""
+    yield from _each_step(trace, evidence)
     calls = evidence.calls
     times_ns = calls.took_ns
     places: dict[str, list[Ints]] = {}
@@ -52,6 +59,35 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             *_copied_once(calls, runs, times_ns),
             event=int(calls.rows[typical[-1]]),
         )
+
+
+def _each_step(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for tensors that grow from step to step."""
+    calls, found = evidence.calls, carried(trace)
+    if not len(found):
+        return
+    work = np.flatnonzero(calls.launched_by(calls.mask(found)))
+    rows = trace.device_work[work]
+    took = np.maximum(trace.lengths(rows), 1)
+    likely, most = (Edit(work=rows, keep=np.minimum(ns / took, 1.0)) for ns in _WRITE_NS)
+    reads = operator_label(calls.names[int(readers(calls, found[:1])[0])])
+    event = int(calls.rows[found[0]])
+    per_step = len(found) / evidence.step_count
+    yield Finding(
+        f"{per_step:.0f} tensors of earlier steps, as keys and values are, grow by torch.cat, which copies all of each "
+        f"in every step: {format_ns(took.sum() / evidence.step_count)} a step, "
+        f"{format_share(evidence.share_of_device_time(rows))} of the device's time",
+        evidence.function_of(event) or f"cat before {reads}",
+        "allocate tensors of the final size once, write what is new into them (keys[:, :, position] = k), and read the "
+        'part that is filled; in Transformers: cache_implementation="static"',
+        "medium",
+        f"the first of these copies takes at least {LONGER:g} times as long as anything before it in the step, so the "
+        "step has not made what it copies; attention follows",
+        likely,
+        Edit(work=rows, keep=np.maximum(likely.keep, _LEAST_KEEP)),
+        most,
+        event=event,
+    )
 
 
 def _runs(calls: Calls, times_ns: Ints, stepped: bool) -> Iterator[Ints]:

@@ -8,10 +8,10 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.on_cpu import operators_on_cpu, without_threads
-from tuiprof.advice.stretches import VIEWS
 from tuiprof.advice.waits.small_copy import SMALL_BYTES, sizes
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.frames import operator_label
+from tuiprof.analyses.shared.stretches import VIEWS
 from tuiprof.analyses.shared.waits import COPY_KINDS
 from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace

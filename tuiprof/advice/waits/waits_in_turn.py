@@ -7,6 +7,7 @@ from typing import Final
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.waits import COPY_KINDS, READ_KINDS
 from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
 from tuiprof.model.units import plural
@@ -19,6 +20,8 @@ _MIN_SHARE: Final = 0.02
 #: Places that are replayed one by one, and those that are named.
 _PLACES: Final = 12
 _NAMED: Final = 3
+#: Levers of a training framework for its own waits, by their kinds.
+_LEVERS: Final = {"pinned-batches": COPY_KINDS, "logging": READ_KINDS}
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -49,12 +52,21 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "these waits the next takes as long",
         ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""),
         "remove them all, not one: fixed shapes instead of masks and nonzero, values that stay on the device, and "
-        "pinned copies with non_blocking=True; then the host runs ahead of the device",
+        "pinned copies with non_blocking=True; then the host runs ahead of the device"
+        + "".join(f"; {written}" for written in _of_framework(evidence, all_rows)),
         "medium",
         "each of them saves less than half of what all of them save",
         every,
         event=rows[0].event,
     )
+
+
+def _of_framework(evidence: Evidence, rows: list[WaitLocation]) -> Iterator[str]:
+    """Yield the arguments of the training framework that end those waits that are its own."""
+    for lever, kinds in _LEVERS.items():
+        written = evidence.write(lever, "")
+        if written and any(row.kind in kinds and not evidence.is_own(row) for row in rows):
+            yield written
 
 
 def _place(row: WaitLocation) -> Hashable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
@@ -13,10 +12,13 @@ from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.collectives import peer_waits
+from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.idle import CALLBACK
 from tuiprof.analyses.shared.model_calls import MODEL_CALL, PROBE_RANGE
 from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.analyses.shared.scope import Scope, step_period_ns, step_times
+from tuiprof.analyses.shared.stretches import long_stretches, new_sizes
+from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, Mask, complement, union
@@ -24,7 +26,7 @@ from tuiprof.model.report import Answer
 from tuiprof.model.steps import Uncaptured
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.trust import Remark, Trust
-from tuiprof.model.units import format_ns, format_share, plural
+from tuiprof.model.units import format_count, format_ns, format_share, plural
 from tuiprof.whatif import Edit, HostTime
 from tuiprof.whatif.build import GraphBuilder, Unreplayable, Waits
 from tuiprof.whatif.graph import MIN_STEPS, Graph
@@ -50,9 +52,64 @@ def replayed(trace: Trace) -> Calibrated | str:
         return "no host thread does any work"
     if not len(trace.device_work) and step_times(Scope.of(trace, Window())).host_ahead:
         return "XLA runs its work on the CPU beside the host, which is not replayed"
-    long = _long_steps(trace)
-    seen = trace.uncaptured if long is None else long.usual
+    long, begun = _long_steps(trace), warm_up(trace)
+    seen = begun.after if begun is not None else trace.uncaptured if long is None else long.usual
     return _calibrated(trace, main, *stretch(trace, main), seen)
+
+
+#: The captured steps are those of a warm-up if so many of them have first uses of a new size, steps before the capture
+#: take so many times as long as the last ones of the run, of which so many are known, and a captured step without first
+#: uses takes between these multiples of a last one, or so much longer, ns (the profiler).
+_IN_MOST: Final = 0.75
+_SLOWER: Final = 2.0
+_MIN_LAST: Final = 20
+_RESEMBLES: Final = (0.5, 4.0, 20_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """A capture of steps that prepare kernels for new sizes, as the last steps of the run do not."""
+
+    starts: Ints  # when kernels are prepared, ns, shape ``(k,)``
+    ends: Ints  # likewise
+    in_step_ns: float  # what that takes in a captured step
+    calls: str  # the operators that do
+    after: Uncaptured  # the last steps of the run
+
+    def __str__(self) -> str:
+        """Return it as a sentence."""
+        return (
+            f"the captured steps prepare kernels for new sizes, {format_ns(self.in_step_ns)} a step ({self.calls}), as "
+            f"the first ones of the run do, but not its last {format_count(self.after.steps)}, of "
+            f"{format_ns(self.after.step_ns)}"
+        )
+
+
+@cached_on_trace
+def warm_up(trace: Trace) -> WarmUp | None:
+    """Return what the captured steps prepare that later steps of the run find prepared; None = they are like those."""
+    seen, steps = trace.uncaptured, trace.steps
+    if seen is None or len(seen.last_ns) < _MIN_LAST or len(steps) < MIN_STEPS or trace.as_captured:
+        return None
+    found, which = long_stretches(trace), new_sizes(trace)
+    inside = found.inside[which]
+    lengths = (found.ends - found.starts)[which]
+    in_step = np.bincount(steps.step_of[inside], weights=lengths, minlength=len(steps))
+    after = _only(replace(seen, later_ns=(), after_capture=True), np.array(seen.last_ns))
+    rest_ns = float(np.median(steps.lengths - in_step))
+    least, most, longer_ns = _RESEMBLES
+    if (
+        np.mean(in_step > 0) < _IN_MOST
+        or seen.step_ns < _SLOWER * after.step_ns
+        or not least * after.step_ns <= rest_ns <= max(most * after.step_ns, after.step_ns + longer_ns)
+    ):
+        return None
+    calls_of = list(dict.fromkeys(operator_label(trace.name(row)) for row in inside.tolist()))
+    # What was known of the host, of batches and of phases is of the other steps.
+    after = replace(after, host_ns=None, slowed_ns={}, fetch_ns=None, phases_ns={}, last_ns=())
+    return WarmUp(
+        found.starts[which], found.ends[which], float(np.median(in_step)), ", ".join(calls_of), after
+    )
 
 
 def _calibrated(
@@ -69,7 +126,7 @@ def _calibrated(
             _peers(trace),
             fetches(trace),
             _kernels(trace),
-            Coverage(*probe_intervals(trace)),
+            Coverage(*_only_captured(trace)),
         )
         graph = builder.graph()
     except Unreplayable as error:
@@ -241,42 +298,6 @@ def in_part(trace: Trace) -> bool:
 
 
 @cached_on_trace
-def main_thread(trace: Trace) -> int | None:
-    """Return the track of the main thread: with the step markers, else with most launches or calls."""
-    threads = np.array([track.kind == "thread" for track in trace.tracks] + [False])
-    for rows in _of_main_thread(trace):
-        tracks = trace.track_codes[rows]
-        tracks = tracks[threads[tracks]]
-        if len(tracks):
-            return int(np.bincount(tracks).argmax())
-    return None
-
-
-def _of_main_thread(trace: Trace) -> Iterator[Ints]:
-    """Yield rows most of which are probably the main thread's, the best sign first."""
-    yield np.flatnonzero(trace.named(r"^ProfilerStep#\d+$") & trace.is_category("annotation", "cpu_op"))
-    yield _forward_launches(trace)
-    yield trace.links.launches
-    # JAX step marks have arbitrary names. Waiting threads may have more calls than the main thread.
-    yield np.flatnonzero(np.isin(trace.starts, trace.steps.starts) & trace.on_host)
-    yield np.flatnonzero(trace.is_category("cpu_op", "python_function", "runtime", "driver"))
-
-
-def _forward_launches(trace: Trace) -> Ints:
-    """Return the launches that are probably the main thread's: of more than copies, and outside autograd nodes.
-
-    The threads of those may launch as much as the main thread; JAX copies batches to the device in a thread of its own.
-    """
-    made, work = calls(trace), trace.device_work
-    more = trace.links.launch_of[work[~trace.is_category("memcpy", "memset", rows=work)]]
-    launches: Ints = trace.links.launches[np.isin(trace.links.launches, more)]
-    inside = made.call_of_host_call[np.searchsorted(trace.host_calls, launches)]
-    backward = np.append(made.backward, False)[inside]  # -1 (no call) reads the last entry
-    forward: Ints = launches[~backward]
-    return forward
-
-
-@cached_on_trace
 def probe_intervals(trace: Trace) -> tuple[Ints, Ints]:
     """Return when the probe looked at models that were called, as it does only in captures: starts and ends, ns."""
     models = np.flatnonzero(trace.named(MODEL_CALL) & trace.is_category("annotation"))
@@ -286,6 +307,14 @@ def probe_intervals(trace: Trace) -> tuple[Ints, Ints]:
     ranges = np.flatnonzero(trace.named(PROBE_RANGE) & trace.is_category("annotation"))
     starts = np.concatenate((trace.starts[phases[inside]], trace.starts[ranges]))
     return union(starts, np.concatenate((trace.starts[models[inside]], trace.ends[ranges])))
+
+
+def _only_captured(trace: Trace) -> tuple[Ints, Ints]:
+    """Return what only captured steps have: the probe's looking at models, and what a warm-up prepares."""
+    (starts, ends), begun = probe_intervals(trace), warm_up(trace)
+    if begun is None:
+        return starts, ends
+    return union(np.concatenate((starts, begun.starts)), np.concatenate((ends, begun.ends)))
 
 
 def _kernels(trace: Trace) -> Ints:
@@ -332,6 +361,9 @@ def trust(trace: Trace) -> Trust:
         step.uncaptured if step.basis == "session" else None,
         captured_step_ns(trace, Kinds(step)),
     )
+    if (begun := warm_up(trace)) is not None:
+        remark = Remark("warm-up", str(begun), "predicted savings are for a step like the last ones", "info")
+        return Trust(known.events, (*known.remarks, remark))
     if own is not None and own.high_ns > SCATTERED * own.low_ns:
         said = (
             f"steps took {format_ns(own.low_ns)} to {format_ns(own.high_ns)} before the capture, and "

@@ -89,13 +89,17 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
 
 
 def written_out(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of the table of waits with words as text, for a report."""
-    return rows.with_columns(_text(column) for column in rows if column.dtype == pl.Categorical)
+    """Return rows of the table of waits with words as text; rows with the same word refer to one text.
+
+    A cast would write the text of each row anew.
+    """
+    words = rows.select(pl.col(pl.Categorical))
+    codes = words.select(pl.all().to_physical().cast(pl.Int64).fill_null(-1))
+    return rows.with_columns(_text(column, codes[column.name].to_numpy()) for column in words)
 
 
-def _text(words: pl.Series) -> pl.Series:
-    # Rows with the same word refer to one text; a cast writes the text of each row anew.
-    found, index = factorize(words.to_physical().cast(pl.Int64).fill_null(-1).to_numpy())
+def _text(words: pl.Series, codes: Ints) -> pl.Series:
+    found, index = factorize(codes)
     first = np.empty(len(found), dtype=np.int64)
     first[index] = np.arange(len(index))
     return words.gather(first).cast(pl.String).gather(index)
@@ -245,7 +249,7 @@ def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFra
             nulls_last=True,
             maintain_order=True,
         )
-        .pipe(written_out)
+        .cast({pl.Categorical: pl.String})
     )
 
 

@@ -460,7 +460,7 @@ def strict_events(data: bytes) -> list[msgspec.Raw]:
         found = msgspec.json.decode(text, type=list[msgspec.Raw])
     except msgspec.MsgspecError:
         return []
-    return found if all(memoryview(one)[0] == ord("{") for one in found) else []
+    return found if {memoryview(one)[0] for one in found} <= {ord("{")} else []
 
 
 def split_events(data: bytes) -> Pieces:

@@ -118,7 +118,6 @@ class _BackgroundReader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop reading."""
         self._stopped.set()
         self._thread.join()
         self.live.close()

@@ -141,7 +141,6 @@ class Strip:
         self._out.flush()
 
     def clear(self, width: int) -> None:
-        """Erase the lines."""
         self._out.write(self._erase(width))
         self._out.flush()
         self._shown, self._widths = [], []

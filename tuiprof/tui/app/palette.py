@@ -107,7 +107,6 @@ class TuiprofCommands(Provider):
 
     @property
     def dashboard(self) -> TuiprofApp:
-        """The application."""
         return cast("TuiprofApp", self.app)
 
     async def startup(self) -> None:
@@ -125,7 +124,6 @@ class TuiprofCommands(Provider):
             yield DiscoveryHit(self._line(command), command.run, command.text)
 
     async def search(self, query: str) -> Hits:
-        """Yield matching commands."""
         matcher = self.matcher(query)
         for command in (*self._actions(), *self._library_commands()):
             score = matcher.match(command.text)

@@ -89,7 +89,6 @@ class TimelinePair(Vertical):
 
     @property
     def both(self) -> tuple[Timeline, Timeline]:
-        """Before and after."""
         return self.query_one("#timeline-before", Timeline), self.query_one("#timeline-after", Timeline)
 
     @property
@@ -249,7 +248,6 @@ class CompareView(Vertical):
         self.refresh_bindings()
 
     def open_tab(self, name: str) -> None:
-        """Show the table with this key."""
         if name in self.tabs and name != self.current:
             self.current = name
             self._show_table()

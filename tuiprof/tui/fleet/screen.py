@@ -57,7 +57,6 @@ class RankMap(Lines, can_focus=True):
         return [*self._map.rows(width, height - 3), self._map.legend(width), [], self._map.readout(width)]
 
     def action_map(self, name: str, arguments: tuple[int, ...] = ()) -> None:
-        """Call a method of the map."""
         getattr(self._map, name)(*arguments)
         self.redraw()
 

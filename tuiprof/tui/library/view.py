@@ -87,7 +87,6 @@ class LadderItem:
         return None if None in known else sum(bool(one) for one in known)
 
     def variant(self, name: str) -> VariantItem | None:
-        """Return a variant by name; None = there is none."""
         return next((variant for variant in self.variants if variant.name == name), None)
 
 
@@ -123,7 +122,6 @@ class Listing:
     example: str = ""  # main finding of the example trace; empty = not read yet
 
     def ladder(self, name: str) -> LadderItem | None:
-        """Return a ladder by name; None = there is none."""
         return next((ladder for ladder in self.ladders if ladder.name == name), None)
 
     def session(self, path: str) -> Summary | None:

@@ -75,7 +75,6 @@ class RunCaptures:
         return None
 
     def newest_trace(self) -> Path | None:
-        """Return a trace of the newest capture that wrote one."""
         written = (capture for capture in self._all.values() if capture.paths)
         newest = max(written, key=lambda capture: capture.t_ns, default=None)
         return self.file(newest.paths[0]) if newest is not None else None

@@ -84,7 +84,6 @@ class View:
         return f"last {self.window_s:g} s" if self.window_s < 100 else f"last {self.window_s / 60:g} min"
 
     def rows(self, steps: StepSeries) -> slice:
-        """Return the rows of the steps in view."""
         found = steps.since(None if self.window_s is None else int(self.window_s * 1e9), self.now_ns)
         if self.live:
             return found

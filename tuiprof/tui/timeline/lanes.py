@@ -247,7 +247,6 @@ class Lanes:
 
     @property
     def steps(self) -> Steps:
-        """The steps of the first lane."""
         first = self.lanes[0].steps if self.lanes else None
         return self.source.steps if first is None else first
 

@@ -161,7 +161,6 @@ class Timeline(Widget, can_focus=True):
         return self.state.lane_count + 3 if self.state.lanes else 3
 
     def notify_style_update(self) -> None:
-        """Invalidate cached styles."""
         super().notify_style_update()
         self.canvas.forget_styles()
 

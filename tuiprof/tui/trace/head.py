@@ -183,7 +183,6 @@ class FindingHead(Flowing):
         self._fit_height()
 
     def show_finding(self, found: Finding, number: int, count: int) -> None:
-        """Show finding ``number`` of ``count``."""
         self._finding = (found, number, count)
         self._fit_height()
 

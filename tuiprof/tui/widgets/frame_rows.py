@@ -157,7 +157,6 @@ class FrameRows:
         self._refresh()
 
     def _matches(self, node: Node) -> Mask:
-        """Return which rows of the frame match a filter."""
         if isinstance(node, Contains):
             mask = np.zeros(len(self.frame), dtype=bool)
             pattern = "(?i)" + re.escape(node.text)

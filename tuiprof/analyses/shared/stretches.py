@@ -11,7 +11,7 @@ import numpy as np
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
-from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Floats, Ints, Mask, row_type
 from tuiprof.model.trace import cached_on_trace
@@ -27,6 +27,8 @@ VIEWS: Final = (
 MIN_NS: Final = 2_000_000
 #: Minimum share of the steps that first uses take; below it, the figures are nearly those of a warm run.
 MIN_FIRST_USE: Final = 0.1
+#: Minimum number of calls of an operator in a step to tell its first one; the others take at most this share of it.
+_MIN_CALLS, _MOST_OTHERS = 4, 0.1
 #: The device is idle for at least this share of a stretch: the call does not wait for it.
 _IDLE: Final = 0.9
 
@@ -73,8 +75,33 @@ def first_uses(trace: Trace) -> tuple[Ints, float]:
     Code is loaded and compiled then, and contexts and memory pools are made. Without steps, all of the trace counts.
     """
     found = long_stretches(trace)
-    which = np.flatnonzero(found.first & found.idle & trace.steps.have(found.inside))
+    first = found.first.copy()
+    first[new_sizes(trace)] = True
+    which = np.flatnonzero(first & found.idle & trace.steps.have(found.inside))
     return which, float((found.ends - found.starts)[which].sum()) / max(recorded_ns(trace), 1)
+
+
+@cached_on_trace
+def new_sizes(trace: Trace) -> Ints:
+    """Return which long stretches prepare a kernel for a size that is new in the step.
+
+    Of several calls of an operator in a step, only the first takes long, on an idle device: libraries such as cuDNN
+    build a plan for each size of an input, and keep it.
+    """
+    found = long_stretches(trace)
+    candidates = found.idle & (trace.steps.step_of[found.inside] >= 0)
+    candidates &= trace.is_category("cpu_op", rows=found.inside) & trace.named("^aten::", found.inside)
+    chosen = list[int]()
+    for index in np.flatnonzero(candidates).tolist():
+        row = int(found.inside[index])
+        same = np.flatnonzero(trace.name_codes == trace.name_codes[row])
+        same = same[trace.steps.step_of[same] == trace.steps.step_of[row]]
+        others = same[same != row]
+        longest = _MOST_OTHERS * float(found.ends[index] - found.starts[index])
+        first = len(same) >= _MIN_CALLS and trace.starts[others].min() > trace.starts[row]
+        if first and trace.lengths(others).max() <= longest:
+            chosen.append(index)
+    return np.array(chosen, dtype=np.int64)
 
 
 def recorded_ns(trace: Trace) -> int:
