@@ -40,6 +40,11 @@ def load(folder: Path, path: str) -> ModuleType:
     return module
 
 
+def test_tabs_keep_the_digits_that_people_know() -> None:
+    first = ["sync_events", "kernel_launches", "device_idle", "kernels", "steps", "data_loading"]
+    assert [*tuiprof.analyses.available()][:9] == [*first, "memory", "compile", "advice"]
+
+
 @pytest.fixture
 def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything on the page, declared by entry points."""

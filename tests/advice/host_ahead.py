@@ -9,11 +9,36 @@ from analyses.made import Made, with_arguments
 
 from tuiprof.model import Trace
 
+#: An operator, its kernel and how long that takes, µs.
+Op = tuple[str, str, float]
+
 
 def with_shapes(trace: Trace, dims: Sequence[Any]) -> Trace:
     """Give the operators of a trace these shapes of their inputs, in order."""
     of = dict(zip(trace.ints("ordinal", trace.operators()).tolist(), dims, strict=True))
     return with_arguments(trace, lambda ordinal: {"Input Dims": of.get(ordinal, [])})
+
+
+def gpu_bound(*ops: Op, steps: int = 4, around: str = "", **info: Any) -> Trace:
+    """Steps whose host runs ahead of its device.
+
+    Args:
+        *ops: Operator, its kernel and how long that takes, µs, one after the other.
+        steps: How many steps.
+        around: A range around all of a step's operators.
+        **info: Fields of the trace's info.
+    """
+    made, correlation, free = Made(), 0, 20.0
+    length = 10 + 10 * len(ops)
+    for _, at in made.steps(length, steps):
+        if around:
+            made.add("annotation", around, at + 1, at + length - 1)
+        for index, (operator, kernel, works) in enumerate(ops):
+            begin, correlation = at + 5 + 10 * index, correlation + 1
+            made.op(operator, begin, begin + 8, sequence=correlation)
+            made.launch(kernel, (begin + 2, begin + 5), (free, free + works), correlation)
+            free += works
+    return made.trace(**info)
 
 
 class Steps:

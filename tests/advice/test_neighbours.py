@@ -38,7 +38,7 @@ def searched(
     """
     steps = Steps()
     node = 0
-    for _ in range(4):
+    for _ in steps.each():
         first = node
         for layer, (kind, choice_us) in enumerate(zip(differences, took, strict=True)):
             if detached:
@@ -57,7 +57,6 @@ def searched(
         made = {row["sequence"] for row in steps.made.rows if row["name"] == "aten::linear"}
         for number in sorted((number for number in made if number >= first), reverse=True):
             steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
-        steps.end()
     return steps.trace()
 
 

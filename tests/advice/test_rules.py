@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report, site, with_arguments
 from findings import finding, found
-from host_ahead import Steps
+from host_ahead import Op, Steps, gpu_bound
 
 from tuiprof.advice import advise
 from tuiprof.advice.finding import Evidence
@@ -37,30 +37,6 @@ SOFTMAX = "void cunn_SoftMaxForward<8>"
 MULTI_TENSOR = "void at::native::multi_tensor_apply_kernel<{}>"
 
 AUTOGRAD = "autograd::engine::evaluate_function"
-
-Op = tuple[str, str, float]
-
-
-def gpu_bound(*ops: Op, steps: int = 4, around: str = "", **info: Any) -> Trace:
-    """Steps whose host runs ahead of its device.
-
-    Args:
-        *ops: Operator, its kernel and how long that takes, µs, one after the other.
-        steps: How many steps.
-        around: A range around all of a step's operators.
-        **info: Fields of the trace's info.
-    """
-    made, correlation, free = Made(), 0, 20.0
-    length = 10 + 10 * len(ops)
-    for _, at in made.steps(length, steps):
-        if around:
-            made.add("annotation", around, at + 1, at + length - 1)
-        for index, (operator, kernel, works) in enumerate(ops):
-            begin, correlation = at + 5 + 10 * index, correlation + 1
-            made.op(operator, begin, begin + 8, sequence=correlation)
-            made.launch(kernel, (begin + 2, begin + 5), (free, free + works), correlation)
-            free += works
-    return made.trace(**info)
 
 
 def attention(*between: Op) -> Sequence[Op]:
@@ -1095,12 +1071,11 @@ def test_a_written_out_activation_is_one_kernel_over_two_tensors(names: str, fun
 def converted(converts: bool) -> float:
     """Return what is left of an activation, µs, whose first operator may convert its input."""
     steps = Steps()
-    for _ in range(4):
+    for _ in steps.each():
         steps.op("aten::linear", ((GEMM, 500),))
         steps.op("aten::softplus", ((TO_BFLOAT16, 60), (UNARY, 60)) if converts else ((UNARY, 60),))
         steps.op("aten::tanh", ((UNARY, 60),)).op("aten::mul", ((ELEMENTWISE, 90),))
         steps.op("aten::linear", ((GEMM, 500),))
-        steps.end()
     took = 270 if converts else 210
     return took - float(found(steps.trace(), "elementwise-chain")["wins_ns"]) / 1000
 

@@ -70,3 +70,12 @@ def test_a_heat_map_is_as_dark_as_its_values_and_of_bounded_size() -> None:
     assert 'style="opacity:1"' in drawn
     assert 'style="opacity:0.5"' in drawn
     assert "rank 700: 8 ns, step_300" in drawn
+
+
+def test_a_row_of_nothing_has_no_bar() -> None:
+    rows = pl.DataFrame({"class": ["short", "none", "long"], "count": [3, 0, 6]})
+    columns = (Column("class", "class"), Column("count", "n", "count"))
+    bars = Chart("Kernels by length", (Series("count"),), at="class", form="bars")
+    lines = rendered(Table("lengths", "Lengths", columns, rows, chart=bars), "text").splitlines()
+    start = next(at for at, line in enumerate(lines) if "Kernels by length" in line)
+    assert ["█" in line for line in lines[start + 1 : start + 4]] == [True, False, True]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import ForkedPython
 
 from tuiprof.ladder.scenarios import find_ladder
 from tuiprof.resources import shipped
@@ -97,11 +98,17 @@ def install(site: Path, **versions: str) -> None:
         (site / file).write_text(content)
 
 
+def command(scenarios: Path, variant: str, *flags: str) -> list[str]:
+    return [str(scenarios / "neuron_training.py"), "--variant", variant, "--preset", "smoke", *flags]
+
+
+def environment(site: Path) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(site)}
+
+
 def run(scenarios: Path, site: Path, variant: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    script = scenarios / "neuron_training.py"
-    command = [sys.executable, str(script), "--variant", variant, "--preset", "smoke", *flags]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(site)}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    argv = [sys.executable, *command(scenarios, variant, *flags)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment(site))
 
 
 def result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -129,12 +136,15 @@ def test_variant_sets_its_environment_and_trains(scenarios: Path, tmp_path: Path
     assert summary["batch"] == (16 if variant in ("baseline", "workers-1") else 8) * execution
 
 
-def test_flags_of_the_user_are_kept(scenarios: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_of_the_user_are_kept(scenarios: Path, tmp_path: Path, forked: ForkedPython) -> None:
     install(tmp_path / "site", torch_neuronx="2.9.0.2", torch_xla="2.9.0", neuronx_cc="2.22.0")
-    monkeypatch.setenv("NEURON_CC_FLAGS", "--verbose info")
-    done = run(scenarios, tmp_path / "site", "auto-cast-bf16", "--steps", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f'environment {{"NEURON_CC_FLAGS": "--verbose info {BF16}"}}' in done.stdout
+    script, *arguments = command(scenarios, "auto-cast-bf16", "--steps", "2")
+    flags = {"NEURON_CC_FLAGS": "--verbose info"}
+    code, out, err = forked.run(
+        Path(script), *arguments, env=environment(tmp_path / "site") | flags, cwd=tmp_path
+    )
+    assert code == 0, out + err
+    assert f'environment {{"NEURON_CC_FLAGS": "--verbose info {BF16}"}}' in out
 
 
 @pytest.mark.parametrize(

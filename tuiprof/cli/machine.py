@@ -280,7 +280,7 @@ def _parts() -> Table:
     from tuiprof import advice, analyses, formats, report
 
     rows = [("format", f.name, f.title) for f in formats.available().values()]
-    rows += [("analysis", a.name, a.title) for a in analyses.available().values()]
+    rows += [("analysis", a.name, f"{a.title}: {a.question}") for a in analyses.available().values()]
     rows += [
         ("rule", name, (rule.find.__doc__ or "").partition("\n")[0])
         for name, rule in advice.available().items()

@@ -91,7 +91,7 @@ class Column:
     help: str = ""  # its definition in one sentence
     #: Carried for JSON and for links (``event`` = row in the event table), not drawn as a column.
     hidden: bool = False
-    #: Not a column on a screen, which shows the row under the cursor in full, unless chosen there.
+    #: Not a column on a screen, which shows the row under the cursor in full, unless chosen there. Reports print it.
     secondary: bool = False
     #: A text that says nothing when it is cut: where there is no room, other columns give way.
     whole: bool = False

@@ -140,7 +140,8 @@ def _text_bars(table: Table, drawn: Chart, room: int) -> list[str]:
     plot.xlim(0, top)
     plot.ylim(0.5, len(rows) + 0.5)
     for row, (value, low, high) in zip(range(len(rows), 0, -1), zip(values, *ends, strict=True), strict=True):
-        plot.plot([0, value], [row, row], marker="sd")
+        if value:
+            plot.plot([0, value], [row, row], marker="sd")
         if low < high:
             plot.plot([low, high], [row, row], marker="─")
             plot.plot([low, low], [row, row], marker="├")
