@@ -164,6 +164,23 @@ def test_captured_steps_must_resemble_the_others(captured_ns: int, refused: bool
     assert bool(by_path(fold, refusal)) == refused
 
 
+@pytest.mark.parametrize(
+    ("begins", "later", "advised"),
+    [
+        (200, [200] * 27 + [1] * 2_000, "--capture 3@60"),  # a warm-up that takes until step 60
+        (1, [1] * 10, "--capture N@STEP"),  # nothing is known of later steps
+    ],
+)
+def test_a_capture_of_slow_steps_names_others_to_capture(begins: int, later: list[int], advised: str) -> None:
+    fold = fold_of(
+        *steps(30, begins * MS),
+        *steps(3, 200 * MS, 30, cap=True),
+        *(Step(n, at=1000 + n * 200 * MS, dur=dur * MS) for n, dur in enumerate(later, 33)),
+        Capture(5000, "start", "written", 30, 32, "traces/a.json"),
+    )
+    assert by_path(fold, refusal)["traces/a.json"].endswith(advised)
+
+
 @pytest.mark.parametrize(("device_ns", "refused"), [(10 * MS, False), (2 * MS, True)])
 def test_the_host_may_run_ahead_in_the_captured_steps(device_ns: int, refused: bool) -> None:
     fold = fold_of(

@@ -32,6 +32,8 @@ Found = TypeVar("Found")
 SHORTEST, LONGEST, LONGER_NS = 0.5, 4.0, 50_000_000
 #: Longer commands are abbreviated.
 _MAX_COMMAND: Final = 200
+#: A step of the usual length is one around which the median of so many is.
+_IN_A_ROW: Final = 21
 #: Minimum number of steps outside the capture to compare it with.
 _MIN_OTHERS: Final = 5
 #: Long steps are overrepresented if their share of the capture is this multiple of their share of the session; minimum
@@ -135,11 +137,25 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
         shortest_ns = min(SHORTEST * stats.median_ns, float(low_ns))
         longest_ns = max(LONGEST * stats.median_ns, stats.median_ns + LONGER_NS, float(high_ns))
         if not shortest_ns <= captured_ns <= longest_ns:
+            numbers = rows["n"][inside]
+            others = _usual_from(rank, int(numbers.max()), stats.median_ns)
             return (
                 f"capture {capture.id!r} is not representative: its median step took {format_ns(captured_ns)}, that of "
-                f"the session {format_ns(stats.median_ns)}; capture other steps: tuiprof record --capture N@STEP"
+                f"the session {format_ns(stats.median_ns)}; capture other steps: tuiprof record --capture "
+                + (f"{len(numbers)}@{others}" if others is not None else "N@STEP")
             )
     return ""
+
+
+def _usual_from(rank: WriterState, captured: int, median_ns: float) -> int | None:
+    """Return a step after the captured ones from which on steps take about the median; None = none is known."""
+    rows = rank.steps.rows
+    numbers, times_ns = (rows[name][rows["n"] > captured] for name in ("n", "dur_ns"))
+    if len(times_ns) < _IN_A_ROW:
+        return None
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(times_ns, _IN_A_ROW), axis=1)
+    usual = np.flatnonzero((smooth >= SHORTEST * median_ns) & (smooth <= median_ns / SHORTEST))
+    return int(numbers[usual[0] + _IN_A_ROW // 2]) if len(usual) else None
 
 
 def rare_steps(capture: CaptureState, fold: Fold) -> str:
