@@ -13,8 +13,8 @@ from analyses.made import Made
 
 import tuiprof
 from tuiprof import analyses
-from tuiprof.advice import stretches
 from tuiprof.analyses.shared import calls as calls_module
+from tuiprof.analyses.shared import stretches
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Trace
 from tuiprof.model import trace as trace_module
