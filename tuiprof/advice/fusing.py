@@ -52,13 +52,15 @@ MIN_CHAIN: Final = 3
 SWISH: Final = ("aten::sigmoid", "aten::mul")
 #: Activations that have a kernel of their own in torch.nn.functional, by the operators that write them out.
 _ACTIVATIONS: Final = {
-    "mish": re.compile(r"softplus tanh mul"),
-    "hardswish": re.compile(r"add (relu6|hardtanh|clamp) (mul div|div mul|mul mul)"),
-    "gelu": re.compile(r"mul (div|mul) erf add mul|(div|mul) erf add mul mul"),
+    "mish": re.compile(r"\bsoftplus tanh mul\b"),
+    "hardswish": re.compile(r"\badd (relu6|hardtanh|clamp) (mul div|div mul|mul mul)\b"),
+    "gelu": re.compile(r"\b(mul (div|mul) erf add mul|(div|mul) erf add mul mul)\b"),
     'gelu(approximate="tanh")': re.compile(
-        r"mul pow mul add mul tanh add mul|pow mul add mul tanh add mul mul|mul mul mul mul add mul tanh add mul"
+        r"\b(mul pow mul add mul tanh add mul|pow mul add mul tanh add mul mul"
+        r"|mul mul mul mul add mul tanh add mul)\b"
     ),
 }
+_SHORTEST_ACTIVATION: Final = 3
 #: A call, or so many in the same order, repeated more often than this process one tensor after the other.
 _LONGEST_PERIOD: Final = 8
 _MAX_OF_ONE: Final = 8
@@ -108,11 +110,11 @@ def find_regions(trace: Trace) -> Regions:
             if not taken[first : last + 1].any():
                 taken[first : last + 1] = True
                 attention.append(_region(calls, run[first : last + 1]))
-        for first, last in _stretches(rowwise[run] & ~taken):
+        for first, last in _stretches(rowwise[run] & ~taken, _NORM.start):
             for low, high in _norms(calls.names_of(run[first : last + 1])):
                 taken[first + low : first + high + 1] = True
                 norms.append(_region(calls, run[first + low : first + high + 1]))
-        for first, last in _stretches(pointwise[run] & ~taken):
+        for first, last in _stretches(pointwise[run] & ~taken, _SHORTEST_ACTIVATION):
             for function, low, high in _activations(calls.names_of(run[first : last + 1])):
                 taken[first + low : first + high + 1] = True
                 region = _region(calls, run[first + low : first + high + 1])
@@ -163,10 +165,12 @@ def _by_thread_and_step(calls: Calls, indices: Ints) -> Iterator[Ints]:
         yield from np.split(mine, np.flatnonzero(np.diff(calls.steps[mine])) + 1)
 
 
-def _stretches(mask: Mask) -> Iterator[tuple[int, int]]:
-    """Yield first and last position of each run of True."""
+def _stretches(mask: Mask, shortest: int = 1) -> Iterator[tuple[int, int]]:
+    """Yield first and last position of each run of True that is so long."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))
-    yield from zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True)
+    first, last = edges[::2], edges[1::2] - 1
+    long = last - first + 1 >= shortest
+    yield from zip(first[long].tolist(), last[long].tolist(), strict=True)
 
 
 def _region(calls: Calls, busy: Ints) -> Region:
@@ -236,7 +240,7 @@ def _activations(names: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     """Yield the function, and first and last position, of each activation that is written out."""
     text = " ".join(name.removeprefix("aten::").rstrip("_") for name in names)
     for function, written in _ACTIVATIONS.items():
-        for match in re.finditer(rf"\b({written.pattern})\b", text):
+        for match in written.finditer(text):
             first = text.count(" ", 0, match.start())
             yield function, first, first + match[0].count(" ")
 
