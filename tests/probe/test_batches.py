@@ -100,7 +100,7 @@ def loop(batches):
     return total
 for kind in (iter, Batches):
     for _ in range(2):
-        total = loop(kind(DataLoader(texts[:32], 8, collate_fn=collate)))
+        total = loop(kind(DataLoader(texts, 8, collate_fn=collate)))
         optimizer.zero_grad(); total.backward(); optimizer.step()
 from torch._dynamo.utils import counters
 print(dict(counters["stats"]), dict(counters["graph_break"]))
