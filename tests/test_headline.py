@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from analyses.made import Made, report
+from tui.synthetic import recorded
 
 from tuiprof.comparison.headline import ask, headline
 from tuiprof.formats import open_trace
@@ -75,6 +76,24 @@ def test_of_several_screens_one_has_a_trace_worked_out(
     assert ask(trace) == first
     assert started.read_text().split() == ["one"]
     assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_after_the_end_of_a_run_its_trace_is_worked_out_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last steps of a run say more of a capture than those before it."""
+    monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache" / "traces"))
+    made = recorded(tmp_path, 1.0)
+    trace = made.session.path / "traces" / "rank0.1.pt.trace.json.gz"
+    trace.write_bytes((shipped("traces") / "planted-syncs.pt.trace.json.gz").read_bytes())
+
+    def kept() -> int:
+        assert ask(trace).line
+        return len([*(tmp_path / "cache").rglob("*.json")])
+
+    assert (kept(), kept()) == (1, 1)
+    made.end(0)
+    assert (kept(), kept()) == (2, 2)
 
 
 def test_a_trace_is_read_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from findings import finding
 from tuiprof.analyses.shared import stretches
 from tuiprof.analyses.shared.replay import replayed, trust, warm_up
 from tuiprof.cli.answering import refused
+from tuiprof.comparison.headline import headline
 from tuiprof.model import Trace
 from tuiprof.model.steps import Uncaptured
 from tuiprof.whatif.replay import Calibrated
@@ -230,6 +231,7 @@ def test_what_a_warm_up_prepares_in_each_step_is_left_out_of_the_replayed_step()
     assert finding(trace, "first-use") is None, "what is said once"
     why = "capture 'start' is not representative: …"
     assert refused(trace, why) == ("", why)
+    assert headline(trace).of_last_steps
 
 
 @pytest.mark.parametrize(
@@ -247,3 +249,4 @@ def test_what_a_warm_up_prepares_in_each_step_is_left_out_of_the_replayed_step()
 def test_other_steps_unlike_the_last_ones_are_no_warm_up(trace: Trace) -> None:
     assert warm_up(trace) is None
     assert refused(trace, "why") == ("why", "")
+    assert not headline(trace).of_last_steps

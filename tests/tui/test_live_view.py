@@ -202,6 +202,30 @@ def test_the_end_of_a_run_comes_before_its_finding_and_that_before_a_failed_capt
         assert ("ValueError: no such file" in said) == bool(code)
 
 
+def test_the_end_of_a_run_may_tell_what_a_capture_of_other_steps_was(tmp_path: Path, shown: Shown) -> None:
+    """A warm-up is one only if the last steps of the run are known to be faster."""
+    made = recorded(tmp_path, 0.0)
+    for until, made.step_ms in ((250, 27.0), (255, 600.0), (500, 27.0)):
+        while made.steps < until:
+            made.run_until(made.next_step_ns / 1e9 + 1e-6)
+    trace = made.session.path / "traces" / "rank0.1.pt.trace.json.gz"
+    trace.touch()
+    made.capture("written", first=250, path=f"traces/{trace.name}")
+    bottom = Bottom(shown(made))
+    assert "not representative" in bottom.text(200)
+    assert bottom.wanted == [], "its first finding is not yet that of the whole run"
+    made.end(0)
+    bottom = Bottom(shown(made))
+    assert "not representative" in bottom.text(200)
+    assert bottom.wanted == [trace]
+    bottom.verdict.set_headline(trace, Headline(line="saves about 1 ms", level="warn"))
+    assert "not representative" in bottom.text(200)
+    bottom.verdict.set_headline(trace, Headline(line="saves about 1 ms", level="warn", of_last_steps=True))
+    assert "saves about 1 ms" in bottom.text(200)
+    assert "not representative" not in bottom.text(200)
+    assert bottom.wanted == [trace], "read once"
+
+
 def test_a_capture_that_lacked_steps_is_no_news_of_a_run_without_any(tmp_path: Path, shown: Shown) -> None:
     for steps in (0, 20):
         made = Synthetic(tmp_path / str(steps), gpus=0)

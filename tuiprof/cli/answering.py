@@ -146,10 +146,9 @@ def refused(trace: Trace, why: str) -> tuple[str, str]:
 
     A capture of steps unlike the others is evidence if they differ in what a warm-up does, which the replay leaves out.
     """
-    from tuiprof.analyses.shared.replay import replayed, warm_up
+    from tuiprof.analyses.shared.replay import stands_for_last_steps
 
-    holds = warm_up(trace) is None or isinstance(replayed(trace), str)
-    return (why, "") if holds else ("", why)
+    return ("", why) if stands_for_last_steps(trace) else (why, "")
 
 
 def _captured(session: Session, fold: Fold, wanted: Selection) -> tuple[Answer, str]:

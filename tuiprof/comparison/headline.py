@@ -53,6 +53,8 @@ class Headline(msgspec.Struct, frozen=True):
     analysis: str = ""  # the analysis that tells more
     syncs_per_step: float | None = None  # syncs per step; None = unknown
     problem: str = ""  # why the trace says nothing; empty = it does
+    #: It is about the last steps of the run, although the captured ones are unlike them.
+    of_last_steps: bool = False
 
 
 def headline(trace: Trace) -> Headline:
@@ -60,7 +62,7 @@ def headline(trace: Trace) -> Headline:
     from tuiprof.advice import priorities
     from tuiprof.analyses import run
     from tuiprof.analyses.shared.changes import figure_of
-    from tuiprof.analyses.shared.replay import replayed
+    from tuiprof.analyses.shared.replay import replayed, stands_for_last_steps
     from tuiprof.model.report import Report, most_important
 
     syncs = run("sync_events", trace)
@@ -69,7 +71,7 @@ def headline(trace: Trace) -> Headline:
     step, found = replayed(trace), priorities(trace)
     if found.findings and not isinstance(step, str):
         line, level = _finding_line(found.findings[0], found.step_ns)
-        return Headline(line, level, "advice", count)
+        return Headline(line, level, "advice", count, of_last_steps=stands_for_last_steps(trace))
     names = ("sync_events", *_OTHERS) if trace.device_indices else ("sync_events", "kernels", *_OTHERS)
     first = most_important(answer for name in names if isinstance(answer := run(name, trace), Report))
     if first is None:
@@ -186,9 +188,24 @@ def _kept_at(path: Path) -> Path | None:
         return None
     if folder is None:
         return None
-    identity = (__version__, str(path.resolve()), status.st_ino, status.st_size, status.st_mtime_ns)
+    identity = (
+        *(__version__, str(path.resolve()), status.st_ino, status.st_size, status.st_mtime_ns),
+        _is_of_ended_run(path),  # steps after the capture tell more of it
+    )
     name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
     return folder.with_name(folder.name + "-headlines") / f"{name}.json"
+
+
+def _is_of_ended_run(path: Path) -> bool:
+    """Return whether a trace is of a session that has ended."""
+    from tuiprof.session.store.folders import Session
+
+    folder = next((parent.parent for parent in path.parents if parent.name == "traces"), None)
+    if folder is None or not (folder / "session.json").is_file():
+        return False
+    with contextlib.suppress(SessionError):
+        return Session(folder).status().over
+    return False
 
 
 def main(path: Path) -> None:

@@ -112,6 +112,11 @@ def warm_up(trace: Trace) -> WarmUp | None:
     )
 
 
+def stands_for_last_steps(trace: Trace) -> bool:
+    """Return whether savings are for the last steps of a run, although the captured ones are unlike them."""
+    return warm_up(trace) is not None and not isinstance(replayed(trace), str)
+
+
 def _calibrated(
     trace: Trace, main: int, low: int, high: int, step_count: int, uncaptured: Uncaptured | None
 ) -> Calibrated | str:

@@ -158,6 +158,8 @@ class Verdict:
         self._moment, self._captures, self._figures, self._overhead = moment, captures, figures, overhead
         self._read_headline, self._last_error = read_headline, last_error
         self._headlines: dict[Path, Headline | None] = {}  # None = still being read
+        #: Traces of refused captures that were read after the end of the run, as its last steps may say more of them.
+        self._read_at_end = set[Path]()
 
     def rows(self, width: int, *, tall: bool, tiny: bool) -> list[Row]:
         """Return the worst alert and the most important message; only one of them unless the screen is tall."""
@@ -246,12 +248,17 @@ class Verdict:
             path = captures.traces[-1]  # not in a replay, whose moment may precede the trace
         else:
             return None
-        if newest is not None and newest.state == "written" and (why := refusal(newest, fold)):
+        why = refusal(newest, fold) if newest is not None and newest.state == "written" else ""
+        if why and not self._moment.status.over:
             return Headline(why, "warn")
-        if path not in self._headlines:
+        if path not in self._headlines or (why and path not in self._read_at_end):
+            if why:
+                self._read_at_end.add(path)
             self._headlines[path] = None
             self._read_headline(path)
         found = self._headlines[path]
+        if why and not (found is not None and found.of_last_steps):
+            return Headline(why, "warn")
         if found is None or not found.line:
             return None
         if newest is not None and found.analysis != "advice" and (missed := missed_steps(newest, fold)):
