@@ -38,22 +38,25 @@ def carried(trace: Trace) -> Ints:
     appends = calls.trace.named(_APPENDS, calls.rows) & (calls.work_count > 0) & ~calls.differentiated
     appends &= calls.steps >= 0
     proven, steps = list[int](), list[int]()
-    for step in np.unique(calls.steps[appends]).tolist():
-        mine = np.flatnonzero((calls.steps == step) & (calls.work_count > 0))
+    busy = np.flatnonzero((calls.work_count > 0) & np.isin(calls.steps, calls.steps[appends]))
+    busy = busy[np.argsort(calls.steps[busy], kind="stable")]
+    for mine in np.split(busy, np.flatnonzero(np.diff(calls.steps[busy])) + 1) if len(busy) else ():
         others_ns = np.where(appends[mine], 0, calls.work_ns[mine])
         longest_ns = np.append(0, np.maximum.accumulate(others_ns)[:-1])
         long = appends[mine] & (calls.work_ns[mine] >= np.maximum(LONGER * longest_ns, _LONG_NS))
         long[0] = False  # nothing is known of what comes before
         if long.any():
             proven += mine[long].tolist()
-            steps.append(step)
+            steps.append(int(calls.steps[mine[0]]))
     if len(steps) < _IN_MOST * len(calls.trace.steps):
         return np.empty(0, dtype=np.int64)
     times = np.array(sorted({int(calls.work_ns[index]) for index in proven}), dtype=np.float64)
     every = np.flatnonzero(appends & np.isin(calls.codes, calls.codes[proven]))
     took = calls.work_ns[every]
-    alike = (np.abs(took[:, None] - times) <= _ALIKE * times).any(axis=1)
-    every = every[alike]
+    # From the first time that is not too short to the last that is not too long there is one.
+    first: Ints = np.searchsorted(times, took / (1 + _ALIKE), side="left")
+    last: Ints = np.searchsorted(times, took / (1 - _ALIKE), side="right")
+    every = every[first < last]
     every = every[readers(calls, every) >= 0]
     return every if len(every) >= MIN_TENSORS * len(steps) and _grow(calls, every) else every[:0]
 
