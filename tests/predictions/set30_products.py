@@ -32,10 +32,8 @@ class LinearAttention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = F.elu(q) + 1, F.elu(k) + 1
-        if self.pairs:
-            y = (q @ k.transpose(-2, -1)) @ v  # cost: tiles-pairs
-        else:
-            y = q @ (k.transpose(-2, -1) @ v)
+        keys = k.transpose(-2, -1)
+        y = q @ keys @ v if self.pairs else q @ (keys @ v)  # cost: tiles-pairs
         y = y / (q @ k.sum(-2)[..., None])
         return x + self.out(y.transpose(1, 2).flatten(2))
 
@@ -48,7 +46,9 @@ class LinearAttention(nn.Module):
     cpu=True,
 )
 def _(bad: bool) -> Step:
-    layers = (nn.Sequential(LinearAttention(96, 3, bad), nn.LayerNorm(96), mlp(96, 192, 96)) for _ in range(3))
+    layers = (
+        nn.Sequential(LinearAttention(96, 3, bad), nn.LayerNorm(96), mlp(96, 192, 96)) for _ in range(3)
+    )
     model = nn.Sequential(nn.Linear(48, 96), *layers)
     head, x, y = nn.Linear(96, 10), torch.randn(4, 576, 48), torch.randint(10, (4,))
     return trained(nn.ModuleList([model, head]), lambda: F.cross_entropy(head(model(x).mean(1)), y))
@@ -212,7 +212,9 @@ def _(bad: bool) -> Step:
     cpu=True,
 )
 def _(bad: bool) -> Step:
-    see = nn.Sequential(nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), nn.Flatten())
+    see = nn.Sequential(
+        nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), nn.Flatten()
+    )
     remember, head = nn.GRU(16 * 36, 48, batch_first=True), nn.Linear(48, 8)
     x, y = torch.rand(4, 40, 1, 24, 24), torch.randint(8, (4,))
 
