@@ -30,6 +30,8 @@ from tuiprof.model.report import Kind, listed
 from tuiprof.model.units import format_count, format_ns, format_share, format_speed
 
 NAME, TITLE = "compare", "Compare"
+#: Key of the figure that says how a step changed without the profiler.
+UNCAPTURED: Final = "uncaptured_change"
 
 #: A difference below this share of the longer time is noise: for device times, and for host times.
 DEVICE_NOISE: Final = 0.01
@@ -115,7 +117,7 @@ def compare(
         (
             Fact("before", "before", names[0] or None, "text"),
             Fact("after", "after", names[1] or None, "text"),
-            Fact("uncaptured_change", "without the profiler", without_profiler, "text"),
+            Fact(UNCAPTURED, "without the profiler", without_profiler, "text"),
             Fact("sure", "significant", change.sure if change is not None else "unknown", "text"),
             Fact("step_change_share", "step time", share, "share", signed=True),
         ),
