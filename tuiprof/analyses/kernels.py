@@ -22,7 +22,7 @@ NAME, TITLE = "kernels", "Kernels"
 _DEVICE_RULES = (
     Rule(
         "share",
-        "Of the summed time of all device work of the steps, without steps in the window, so shares add up to "
+        "Of the summed time of all device work in the steps (without steps: in the window), so shares add up to "
         "100 %. If streams overlap, the sum exceeds busy time, which is the union over all streams. Figures per "
         "step cover everything the step launched, in the window or after it.",
     ),
