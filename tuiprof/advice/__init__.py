@@ -16,7 +16,7 @@ import polars as pl
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import left_to_compile
-from tuiprof.advice.pricing import MIN_SHARE, Priced, Priorities, all_of, prioritise, touched_ns
+from tuiprof.advice.pricing import ADDS, MIN_SHARE, Priced, Priorities, all_of, prioritise, touched_ns
 from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses.shared.replay import captured_step_ns, in_part, replayed, replayed_steps
@@ -61,7 +61,7 @@ def unavailable() -> dict[str, str]:
 
 
 def priorities(trace: Trace, window: Window | None = None) -> Priorities:
-    """Return what to change, largest saving first.
+    """Return what to change, largest saving first, but specific changes before a general one that contains them.
 
     Rules look in the window; savings always refer to the steps of the whole trace.
     """
@@ -178,6 +178,11 @@ _RULES = (
         "replay",
         f"An unchanged replay must match the captured step time within {format_share(TOLERANCE)}; "
         "otherwise nothing is predicted.",
+    ),
+    Rule(
+        "order",
+        "Largest saving first; but launching less, which saves what the others leave, comes after a finding that "
+        f"takes away {format_share(1 - ADDS)} or more of what it would save alone.",
     ),
     Rule("left out", f"Findings that save less than {format_share(MIN_SHARE)} of the step."),
     Rule(

@@ -9,7 +9,8 @@ The JSON is stable, keys are only ever added::
      "device_work_ns": 24700000, "together_ns": 1900000,
      "findings": [{"rule": "nan-check", "what": "…", "where": "metrics.py:144", "fix": "…", "sure": "high",
                    "saves_ns": 1400000, "saves_low_ns": 1100000, "saves_high_ns": 1700000, "share": 0.052,
-                   "overlaps": false, "prove": "tuiprof ladder metrics --variants naive,no-nan-check"}],
+                   "overlaps": false, "on_top": false,
+                   "prove": "tuiprof ladder metrics --variants naive,no-nan-check"}],
      "findings_left_out": 0,
      "lines": [{"analysis": "sync_events", "level": "bad", "sentence": "…"}], "notes": ["…"],
      "untrusted": ["target", "run", "findings.what", "findings.where", "lines.sentence"]}
@@ -122,6 +123,17 @@ def _gain(change: Change) -> str:
     return format_ns(change.saves_ns) + (f" ({change.saves_range})" if change.saves_range else "")
 
 
+def said_of_above(change: Change) -> str:
+    """Return how a finding is related to those above it; empty = it is independent of them."""
+    if change.on_top:
+        return "once the above is fixed"
+    return "overlaps the above" if change.overlaps else ""
+
+
+def _in_brackets(words: str) -> str:
+    return f" ({words})" if words else ""
+
+
 def nothing_found(answer: Answer) -> tuple[Level, str]:
     """Return the level and the sentence of a page without findings: that no rule applies does not make all well."""
     if see := _titles(answer, "bad"):
@@ -180,8 +192,7 @@ def _in_short(change: Change, above: Sequence[Change], style: Style) -> list[str
         where = f" · {change.where}" if change.where else ""
         fix = "the same fix" if any(other.fix == change.fix for other in above) else change.fix
         said = f"{change.what}{where} → {fix}"
-    overlaps = " (overlaps the above)" if change.overlaps else ""
-    return wrap(f"{gain}{said}{overlaps}", style, f"  {share:>6}  ", " " * 10)
+    return wrap(f"{gain}{said}{_in_brackets(said_of_above(change))}", style, f"  {share:>6}  ", " " * 10)
 
 
 def _summary(answer: Answer) -> str:
@@ -217,8 +228,9 @@ def to_markdown(answer: Answer) -> str:
         if change.saves_ns is not None and change.share is not None:
             saves += f" ({format_rough_share(change.share)})"
         prove = code(sanitize(change.prove)) if change.prove else ""
+        what = escape(change.what + _in_brackets(said_of_above(change)))
         lines.append(
-            f"| {saves} | {change.saves_range} | {escape(change.what)} | {escape(change.where)} | {escape(change.fix)} "
+            f"| {saves} | {change.saves_range} | {what} | {escape(change.where)} | {escape(change.fix)} "
             f"| {prove} |"
         )
     if answer.refused:
@@ -294,6 +306,7 @@ def _finding(change: Change) -> dict[str, Any]:
         "saves_high_ns": _whole(change.saves_high_ns),
         "share": round(change.share, 4) if change.share is not None else None,
         "overlaps": change.overlaps,
+        "on_top": change.on_top,
         "prove": change.prove,
     }
 
