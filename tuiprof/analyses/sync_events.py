@@ -10,14 +10,14 @@ import polars as pl
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.replay import in_part, replayed
+from tuiprof.analyses.shared.replay import in_part, replayed_steps
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device, step_times
 from tuiprof.analyses.shared.wait_table import LEAD_NS, WaitTable
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share, plural
-from tuiprof.whatif.replay import Calibrated
+from tuiprof.whatif.replay import Kinds
 
 NAME, TITLE = "sync_events", "Syncs"
 
@@ -108,7 +108,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     scope = Scope.of(trace, window)
     table = _wait_table.build(trace, scope)
     counted = table.counted
-    step = replayed(trace) if window.whole and trace.device_indices and not in_part(trace) else ""
+    step = replayed_steps(trace) if window.whole and trace.device_indices and not in_part(trace) else ""
     found = None if isinstance(step, str) else step
     groups = _wait_table.group(table, scope, found)
     word = device_word(trace)
@@ -147,7 +147,7 @@ def _unavailable(trace: Trace) -> Unavailable:
 
 
 def _figures(
-    trace: Trace, scope: Scope, counted: pl.DataFrame, step: Calibrated | None
+    trace: Trace, scope: Scope, counted: pl.DataFrame, step: Kinds | None
 ) -> dict[str, float | None]:
     """Return the headline figures, per step if there are steps, else in total."""
     stepped = bool(scope.step_count)
@@ -265,7 +265,7 @@ def _facts(
 
 
 def _verdict(
-    scope: Scope, groups: pl.DataFrame, figures: dict[str, float | None], word: str, step: Calibrated | None
+    scope: Scope, groups: pl.DataFrame, figures: dict[str, float | None], word: str, step: Kinds | None
 ) -> Verdict:
     count, blocked, saves, share = (figures[k] or 0.0 for k in ("count", "blocked", "saves", "saves_share"))
     a_step = " a step" if scope.step_count else ""
