@@ -99,6 +99,14 @@ def test_waits_of_long_steps_alone_cost_what_they_do_on_average() -> None:
     assert idle.fact("uncaptured_idle_share") == 1 - kinds(trace).device_busy_ns / whole_ns
 
 
+def test_a_change_that_saves_nothing_is_not_called_faster() -> None:
+    told = answer(captured(), changes(captured(), host=1.0))
+    assert isinstance(told, Report)
+    assert (
+        told.verdict.sentence == "the host's time × 1: a step would still take about 840 µs, at best 772 µs"
+    )
+
+
 @pytest.mark.parametrize("session", [SESSION, [600] * 10], ids=["also before", "never before"])
 def test_steps_after_the_capture_show_how_often_long_ones_come(session: Sequence[int]) -> None:
     """They are slower than before it: it is those before it, if there are any, that say how long both kinds are."""

@@ -117,7 +117,7 @@ class _Figures:
             return self.captured_bound_share
         # A device that is busy with its own work does not wait for launches, even if its streams could run in parallel.
         idle_ns = self.step.step_ns - self.step.graph.own_busy_ns
-        # Nor does it wait longer than for the host that the profiler slows: faster launches would hide the rest, such as
+        # Nor does it wait longer than for the host that the profiler slows: faster launches would hide the rest, as by
         # loading a batch.
         captured_ns = self.captured_bound_share * self.step.captured_ns
         return max(min(self.bound_ns, idle_ns, captured_ns), 0.0) / max(self.step.step_ns, 1.0)
