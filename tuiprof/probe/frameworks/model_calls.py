@@ -151,12 +151,14 @@ class ModelCalls:
         if learning:
             self._trained[number] = step, model.training, given, memory
         # The step may have ended with the update of the weights, between the two.
-        learned = (
+        learned = ""
+        if (
             trained is not None
             and not (learning or self._parts)
             and (step - trained[0] <= 1 and trained[2] == given)
             and all(map(_is_in, tensors, trained[3]))
-        )
+        ):
+            learned = TRAINED if trained[1] == model.training else TRAINED + IN_ANOTHER_MODE
         # A tensor that is gone may have left its id and address to another one.
         same = before is not None and all(map(_is_in, tensors, before))
         largest = max(tensors, key=tensor.numel)
@@ -173,9 +175,7 @@ class ModelCalls:
             or _varies(model, tensor, {id(value) for value, _ in held})
         ):
             return ""
-        if learned and not same:
-            return TRAINED if trained[1] == model.training else TRAINED + IN_ANOTHER_MODE
-        return SAME if same else ", same largest input"
+        return SAME if same else learned or ", same largest input"
 
     def _state(self, number: int, held: list[tuple[Any, bool]]) -> int:
         """Return a number of what a model holds, which is another one after each change."""
