@@ -258,9 +258,16 @@ def test_a_chain_of_elementwise_operators_is_one_kernel() -> None:
     assert finding(gpu_bound(("aten::linear", GEMM, 300), *broken), "elementwise-chain") is None
 
 
-@pytest.mark.parametrize("operator", ["aten::zero_", "torch.distributed.ddp.reducer::copy_bucket_to_grad"])
-def test_what_is_done_to_one_tensor_after_the_other_is_no_chain(operator: str) -> None:
-    loop = [(operator, ELEMENTWISE, 30.0)] * 20
+@pytest.mark.parametrize(
+    "operators",
+    [
+        ["aten::zero_"],
+        ["torch.distributed.ddp.reducer::copy_bucket_to_grad"],
+        [f"aten::{name}" for name in "rsub mul exp mul add sub mul tanh add copy_".split()],
+    ],
+)
+def test_what_is_done_to_one_tensor_after_the_other_is_no_chain(operators: list[str]) -> None:
+    loop = [(operator, ELEMENTWISE, 30.0) for operator in operators * 20]
     assert finding(gpu_bound(("aten::linear", GEMM, 300), *loop), "elementwise-chain") is None
 
 
