@@ -263,7 +263,10 @@ def test_a_chain_of_elementwise_operators_is_one_kernel() -> None:
     [
         ["aten::zero_"],
         ["torch.distributed.ddp.reducer::copy_bucket_to_grad"],
-        [f"aten::{name}" for name in "rsub mul exp mul add sub mul tanh add copy_".split()],
+        [
+            f"aten::{name}"
+            for name in ["rsub", "mul", "exp", "mul", "add", "sub", "mul", "tanh", "add", "copy_"]
+        ],
     ],
 )
 def test_what_is_done_to_one_tensor_after_the_other_is_no_chain(operators: list[str]) -> None:
