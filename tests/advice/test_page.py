@@ -20,11 +20,13 @@ from tuiprof.advice.question import answer as question
 from tuiprof.advice.question import changes
 from tuiprof.analyses.shared.replay import launched_faster, replayed_steps, trust
 from tuiprof.comparison.headline import headline
+from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace
 from tuiprof.model.steps import Uncaptured
 from tuiprof.report import Style
 from tuiprof.report.answer import to_json, to_markdown, to_text
 from tuiprof.report.html import page as html_page
+from tuiprof.resources import shipped
 from tuiprof.whatif import Edit
 from tuiprof.whatif.replay import Kinds
 
@@ -78,6 +80,14 @@ def test_the_base_of_the_savings_says_which_steps_it_is_of() -> None:
     page = answer(trace, "")
     assert page.step_is == "median of 1 step after the capture"
     assert json.loads(to_json(page))["step_is"] == page.step_is
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("metrics-naive", "without the profiler"), ("metrics-no-nan-check", "mean of 4 captured steps")],
+)
+def test_a_step_whose_pace_the_device_sets_is_no_other_without_the_profiler(name: str, said: str) -> None:
+    assert answer(open_trace(shipped("traces") / f"{name}.pt.trace.json.gz"), "").step_is == said
 
 
 @pytest.mark.parametrize(("device", "said"), [(False, "CPU-only trace"), (True, "no Python frames")])

@@ -311,6 +311,19 @@ def test_kernels_by_kind_share_the_summed_time() -> None:
     assert found.table("kernels").rows["tensor_cores"].to_list() == ["no", ""]
 
 
+def test_shares_are_of_the_work_that_figures_a_step_count() -> None:
+    made = Made().step(1, 0, 100).step(2, 100, 200)
+    for correlation, start in enumerate((10, 110), 1):
+        made.launch("volta_sgemm_128x64_nn", (start, start + 1), (start + 2, start + 62), correlation)
+        made.launch("cunn_SoftMaxForward", (start + 1, start + 2), (start + 62, start + 82), correlation + 2)
+    made.launch("cunn_SoftMaxForward", (201, 202), (203, 303), 5)
+    found = report("kernels", made.trace())
+    rows = found.table("kinds").rows
+    assert rows.select("per_step_ns", "share").rows() == [(60_000, 0.75), (20_000, 0.25)]
+    assert found.verdict.sentence.startswith("75.0 % of GPU time is gemm")
+    assert found.notes[0] == "38.5 % of the work lies outside the steps, and is in no share."
+
+
 def test_without_a_device_operators_by_self_time() -> None:
     made = Made().op("aten::linear", 0, 100).op("aten::linear", 10, 90).op("aten::addmm", 20, 80)
     rows = report("kernels", made.trace()).table("operators").rows

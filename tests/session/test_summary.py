@@ -15,6 +15,7 @@ from tuiprof.cli import main
 from tuiprof.cli.answering import page, session_answer
 from tuiprof.cli.targets import Selection
 from tuiprof.comparison.sides import compare_targets
+from tuiprof.model.units import format_ns
 from tuiprof.report import Style
 from tuiprof.report.answer import to_text
 from tuiprof.session.live.listing import summary_of
@@ -108,9 +109,19 @@ def test_a_large_rest_of_the_step_is_explained(tmp_path: Path) -> None:
 )
 def test_a_median_that_is_no_usual_step_is_said(durations: list[int], said: bool, tmp_path: Path) -> None:
     session = written(tmp_path, *(step(n, dur) for n, dur in enumerate(durations)))
-    notes = [note for note in summarise(session).notes if "not what a step takes on average" in note]
+    report = summarise(session)
+    notes = [note for note in report.notes if "more than twice the median" in note]
     assert bool(notes) == said
-    assert not said or ("40.0 % of the steps" in notes[0] and "the mean is 4.82 ms" in notes[0])
+    assert not said or ("40.0 % of the steps" in notes[0] and "(mean 4.82 ms, " in report.verdict.sentence)
+
+
+def test_a_first_step_that_compiles_is_neither_in_the_mean_nor_in_the_rate(tmp_path: Path) -> None:
+    durations = [1_470_000_000, *[40_000_000] * 25, *[160_000_000] * 3]
+    report = summarise(written(tmp_path, *(step(n, dur) for n, dur in enumerate(durations))))
+    mean_ns = sum(durations[1:]) / 28
+    assert report.fact("step_mean_ns") == pytest.approx(mean_ns)
+    assert report.fact("steps_per_s") == pytest.approx(1e9 / mean_ns)
+    assert f"(mean {format_ns(mean_ns)}, " in report.verdict.sentence
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])

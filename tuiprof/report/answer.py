@@ -63,8 +63,8 @@ def opening_text(answer: Answer, style: Style) -> str:
     return document([lines], style)
 
 
-def to_text(answer: Answer, style: Style) -> str:
-    """Return the page for a terminal; it begins with :func:`opening_text`."""
+def to_text(answer: Answer, style: Style, most: int = MAX_CHANGES) -> str:
+    """Return the page for a terminal, with at most so many findings; it begins with :func:`opening_text`."""
     lines = [""]
     for change in answer.changes[:_IN_FULL]:
         lines += _in_full(change, answer, style)
@@ -73,13 +73,13 @@ def to_text(answer: Answer, style: Style) -> str:
     elif not answer.changes:
         level, sentence = nothing_found(answer)
         lines += wrap(sentence, style, f"{SIGNS[level]} ")
-    rest = answer.changes[_IN_FULL:MAX_CHANGES]
+    rest = answer.changes[_IN_FULL:most]
     if rest:
         lines += ["", "then"]
     for index, change in enumerate(rest, _IN_FULL):
         lines += _in_short(change, answer.changes[:index], style)
-    if len(answer.changes) > MAX_CHANGES:
-        lines += wrap(f"… {len(answer.changes) - MAX_CHANGES} more with -v", style, "  ")
+    if len(answer.changes) > most:
+        lines += wrap(f"… {len(answer.changes) - most} more: tuiprof report -v", style, "  ")
     if summary := _summary(answer):
         lines += wrap(summary, style, "  ", "  ")
     if answer.lines:
@@ -136,9 +136,8 @@ def _in_brackets(words: str) -> str:
 
 def nothing_found(answer: Answer) -> tuple[Level, str]:
     """Return the level and the sentence of a page without findings: that no rule applies does not make all well."""
-    bad = " and ".join(line.title for line in answer.lines if line.level == "bad")
-    if bad:
-        return "warn", f"no rule names a first change: see {bad} below"
+    if see := _titles(answer, "bad"):
+        return "warn", f"no rule names a first change: see {see} below"
     if answer.in_part:
         return "warn", "no rule found a cost in what could be read of this trace"
     works, whole = answer.device_work_ns, answer.step_ns
@@ -149,7 +148,13 @@ def nothing_found(answer: Answer) -> tuple[Level, str]:
         )
     if answer.left_to_try:
         return "warn", f"no rule found a cost in this trace; {answer.left_to_try}"
+    if see := _titles(answer, "warn"):
+        return "warn", f"no rule found a cost in this trace; see {see} below"
     return "good", "nothing to change: no rule found a cost in this trace"
+
+
+def _titles(answer: Answer, level: Level) -> str:
+    return " and ".join(line.title for line in answer.lines if line.level == level)
 
 
 def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
@@ -193,11 +198,11 @@ def _in_short(change: Change, above: Sequence[Change], style: Style) -> list[str
 def _summary(answer: Answer) -> str:
     parts = []
     if answer.together_ns is not None and answer.step_ns and len(answer.changes) > 1:
-        parts.append(
-            f"together {format_ns(answer.together_ns)} ({format_rough_share(answer.together_ns / answer.step_ns)})"
-        )
+        share = format_rough_share(answer.together_ns / answer.step_ns)
+        every = "both" if len(answer.changes) == 2 else f"all {len(answer.changes)}"
+        parts.append(f"{every} together save {format_ns(answer.together_ns)} ({share})")
     if answer.device_work_ns is not None and answer.changes:
-        parts.append(f"the device now works for {format_ns(answer.device_work_ns)}")
+        parts.append(f"device work alone takes {format_ns(answer.device_work_ns)}")
     return " · ".join(parts)
 
 

@@ -75,7 +75,8 @@ def test_the_saving_follows_from_the_shapes(rows: int, inner: int, columns: int,
     ):
         operations, elements = kept(rows, inner, columns, narrow)
         row = finding(step_of(*calls), "product-order")
-        if operations > 0.6:
+        # Twice the same sizes may be two products of one tensor, as keys and values are.
+        if operations > 0.6 or inner == columns == narrow:
             assert row is None
         elif min(operations + 0.5 * elements, 1.0) < 0.95:
             assert row is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -12,11 +13,9 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.products.shapes import (
     Product,
-    arguments_of,
-    product_of,
     products_of,
     shape_of,
-    shapes_in,
+    uses_after,
 )
 from tuiprof.analyses.shared.calls import Arguments, Calls
 from tuiprof.analyses.shared.stretches import VIEWS
@@ -27,14 +26,15 @@ from tuiprof.whatif import Edit, EditRange
 
 _PRODUCTS: Final = r"^aten::(matmul|mm|bmm|einsum)$"
 _GRADIENTS: Final = r"^aten::(mm|bmm|mv|addmm|baddbmm|addmv|dot)$"
-#: A product's result is multiplied again within so many calls; what uses it later is looked for in so many.
-_SOON, _LATER = 16, 60
+#: A product's result is multiplied again within so many calls.
+_SOON: Final = 16
 #: What makes attention of two products, and cannot be exchanged with them.
 _NONLINEAR: Final = r"softmax|masked_fill|dropout|^aten::(tril|triu|where|exp|relu|sigmoid|tanh)_?$"
+_VIEWS: Final = re.compile(VIEWS)
 #: Copies and other types leave the values as they are.
-_COPIES: Final = r"^aten::(to|_to_copy|contiguous|clone|type_as|float|half)$"
+_COPIES: Final = re.compile(r"^aten::(to|_to_copy|contiguous|clone)$")
 #: Scaling of all elements, of rows or of columns can be done to a factor or to the result, and so can these sums.
-_SCALES: Final = r"^aten::(mul|div|true_divide)_?$"
+_SCALES: Final = re.compile(r"^aten::(mul|div)_?$")
 _SUMS: Final = "aten::sum"
 _OF_ROWS_OR_COLUMNS: Final = ("[-1]", "[-2]")
 #: Minimum share of the time of all operators, and maximum share of the operations in the other order.
@@ -61,6 +61,7 @@ class _Pair:
     narrow: int  # columns (or rows) of the second's other factor
     from_left: bool  # whether the first's result is the left factor of the second
     contracted: int  # size of the dimension of the first's result that is summed
+    until: int  # the next call of the same product, as in another layer
 
     @property
     def ambiguous(self) -> bool:
@@ -143,11 +144,14 @@ def _pairs(calls: Calls) -> Iterator[_Pair]:
     known = products_of(calls, np.unique(np.array(found, dtype=np.int64)))
     for first, second in found:
         one, two = known.get(first), known.get(second)
-        if one is not None and two is not None and (pair := _chain(first, second, one, two)) is not None:
+        if one is None or two is None:
+            continue
+        until = next((at for at in sorted(known) if at > first and known[at] == one), len(calls.rows))
+        if until > second and (pair := _chain(first, second, one, two, until)) is not None:
             yield pair
 
 
-def _chain(first: int, second: int, one: Product, two: Product) -> _Pair | None:
+def _chain(first: int, second: int, one: Product, two: Product, until: int) -> _Pair | None:
     """Return two products as a pair if the second may take the result of the first, and the other order is cheaper."""
     large = sorted((one.rows, one.columns))
     for from_left, shape, sizes, narrow in (
@@ -155,7 +159,7 @@ def _chain(first: int, second: int, one: Product, two: Product) -> _Pair | None:
         (False, two.right, (two.inner, two.columns), two.rows),
     ):
         if prod(shape) == one.size and sorted(sizes) == large:
-            pair = _Pair(first, second, one, narrow, from_left, two.inner)
+            pair = _Pair(first, second, one, narrow, from_left, two.inner, until)
             if pair.operations <= MAX_PART:
                 return pair
     return None
@@ -163,31 +167,20 @@ def _chain(first: int, second: int, one: Product, two: Product) -> _Pair | None:
 
 def _scalings(calls: Calls, pair: _Pair) -> list[int] | None:
     """Return the calls that only scale, sum or copy the large matrix; None = something else uses it, too."""
-    trace, size = calls.trace, pair.product.size
-    later = calls.after(pair.first, _LATER)
-    later = later[(calls.steps[later] == calls.steps[pair.first]) & ~calls.backward[later]]
-    views, scales, copies = (trace.named(pattern, calls.rows[later]) for pattern in (VIEWS, _SCALES, _COPIES))
-    known, found = arguments_of(calls, later), list[int]()
-    for index, view, scale, copy in zip(later.tolist(), views, scales, copies, strict=True):
-        given = known.get(index)
-        if given is None or view or index == pair.second:
+    size, found = pair.product.size, list[int]()
+    for index, given in uses_after(calls, pair.first, size):
+        name = calls.names[index]
+        if index >= pair.until:
+            break
+        if index == pair.second or _VIEWS.search(name):
             continue
-        if calls.names[index] == calls.names[pair.first] and _same(given, pair.product):
-            break  # the same in the next layer
-        if not any(prod(shape) == size for shape in shapes_in(given.dims)):
-            continue
-        summed = calls.names[index] == _SUMS and given.values[1:2] and given.values[1] in _OF_ROWS_OR_COLUMNS
-        scaled = copy or (scale and _scales(calls.names[index], given, size))
+        summed = name == _SUMS and given.values[1:2] and given.values[1] in _OF_ROWS_OR_COLUMNS
+        scaled = _COPIES.search(name) or (_SCALES.search(name) and _scales(name, given, size))
         # What is scaled after the second product is used by something else, as may be a factor of the same size.
         if pair.ambiguous or not (summed or (scaled and index < pair.second)):
             return None
         found.append(index)
     return found
-
-
-def _same(given: Arguments, product: Product) -> bool:
-    also = product_of(given)
-    return also is not None and (also.left, also.right) == (product.left, product.right)
 
 
 def _scales(name: str, given: Arguments, size: int) -> bool:

@@ -59,10 +59,26 @@ def product_of(given: Arguments) -> Product | None:
 
 
 def arguments_of(calls: Calls, which: Ints) -> dict[int, Arguments]:
-    """Return the arguments of some calls, given as indices, by their index; those without shapes are left out."""
-    rows = calls.rows[which]
-    at = dict(zip(rows.tolist(), which.tolist(), strict=True))
-    return {at[row]: given for row, given in arguments(calls.trace, np.unique(rows))}
+    """Return the arguments of some calls, given as indices, by their index, in order, without those without shapes."""
+    at = dict(zip(calls.rows[which].tolist(), which.tolist(), strict=True))
+    found = {at[row]: given for row, given in arguments(calls.trace, calls.rows[which])}
+    return dict(sorted(found.items()))
+
+
+#: Calls of a step in which the uses of a result are looked for, and how many of them are read at once.
+_LATER, _AT_ONCE = 960, 60
+
+
+def uses_after(calls: Calls, index: int, size: int) -> Iterator[tuple[int, Arguments]]:
+    """Yield the next forward calls of a step that take a tensor of so many elements, as indices, in order."""
+    for low in range(0, _LATER, _AT_ONCE):
+        later = calls.after(index, low + _AT_ONCE)
+        later = later[(later > index + low) & (calls.steps[later] == calls.steps[index])]
+        for after, given in arguments_of(calls, later[~calls.backward[later]]).items():
+            if any(prod(shape) == size for shape in shapes_in(given.dims)):
+                yield after, given
+        if not len(later) or calls.backward[later].any():
+            return
 
 
 def products_of(calls: Calls, which: Ints) -> dict[int, Product]:

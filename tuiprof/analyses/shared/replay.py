@@ -36,6 +36,8 @@ from tuiprof.whatif.replay import TOLERANCE, Calibrated, Kinds, calibrate
 MAX_LAUNCHES = 5_000
 #: Minimum profiler slowdown to report.
 SLOWED = 0.05
+#: Below this share, no step without the profiler is told from the captured one.
+_NO_COST: Final = 0.005
 #: Not reported if the session's own steps vary by more than this, from the 10th to the 90th percentile.
 SCATTERED = 3.0
 #: The range around that of a model's call. Between the starts of both, the probe finds out what that one says.
@@ -418,7 +420,12 @@ def captured_step_ns(trace: Trace, steps: Kinds) -> float:
 
 
 def _is_mean(steps: Kinds) -> bool:
-    return steps.long is not None or steps.usual.basis == "none"
+    return steps.long is not None or steps.usual.basis == "none" or _costs_nothing(steps.usual)
+
+
+def _costs_nothing(step: Calibrated) -> bool:
+    """Return whether a step takes as long without typical recording costs: the device sets its pace."""
+    return step.basis == "table" and step.step_ns > (1 - _NO_COST) * step.captured_ns
 
 
 def which_step(steps: Kinds, *, with_rare: bool = False) -> str:
@@ -433,7 +440,7 @@ def which_step(steps: Kinds, *, with_rare: bool = False) -> str:
         where = "after" if step.uncaptured.after_capture else "before"
         kind = "mean" if with_rare else "median"
         return f"{kind} of {plural(step.uncaptured.steps, 'step')} {where} the capture"
-    if step.basis == "table":
+    if step.basis == "table" and not _costs_nothing(step):
         return "without the profiler"
     return f"mean of {plural(step.graph.step_count, 'captured step')}" if step.graph.step_count > 1 else ""
 

@@ -55,6 +55,8 @@ _NEARLY_ALL = 0.9
 #: The median does not represent the steps if at least this share of them, and the mean, exceed this multiple of it;
 #: minimum number of steps.
 _MANY, _FAR, _MIN_STEPS_OF_TWO_KINDS = 0.1, 2.0, 20
+#: A mean step this much longer than the median is said beside it: the median does not explain the steps/s.
+_UNEVEN = 0.1
 #: Minimum number of samples to list lines, minimum share of each, and maximum number of lines.
 _MIN_SAMPLES, _MIN_LINE_SHARE, _MAX_LINES = 20, 0.02, 8
 _BETWEEN = ("evaluation", "checkpoint")
@@ -149,9 +151,8 @@ def _two_kinds(lead: WriterState, stats: StepStats) -> str:
         return ""
     ahead = ", for example because the host launches several steps and then waits for all of them"
     return (
-        f"the median is not what a step takes on average: {format_share(long)} of the steps take more than twice as "
-        f"long, and the mean is {format_ns(stats.mean_ns)}{ahead if lead.can_run_ahead else ''}; compare the mean or "
-        "steps/s"
+        f"{format_share(long)} of the steps take more than twice the median{ahead if lead.can_run_ahead else ''}; "
+        "compare the mean or steps/s"
     )
 
 
@@ -170,10 +171,11 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
     if fold.lead is None or stats is None or not stats.count:
         return f"{session.title} {status}: no training steps were detected. {_how_to_name(session, fold)}"
     slowdown = _slowdown(fold.lead)
+    mean = f"mean {format_ns(stats.mean_ns)}, " if stats.mean_ns > (1 + _UNEVEN) * stats.median_ns else ""
     return (
         f"{session.title} {status}: {plural(len(fold.lead.steps), 'step')}, "
         f"median {format_ns(stats.median_ns)}{' on the device' if stats.on_device else ''} "
-        f"(p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
+        f"({mean}p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
         f"{format_value(stats.rate_hz, 'number')} steps/s"
         + (f"; {format_speed(1 + slowdown.share)} since the capture" if slowdown is not None else "")
         + (f"; steps are {what}" if (what := described(fold.lead)) else "")
@@ -228,7 +230,9 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
         ),
         Fact("step_median_ns", "median step", stats.median_ns, "ns"),
         Fact("step_p95_ns", "p95", stats.p95_ns, "ns"),
-        Fact("step_mean_ns", "mean", stats.mean_ns, "ns"),
+        Fact(
+            "step_mean_ns", "mean", stats.mean_ns, "ns", "Without the first step, where steps/s leave it out."
+        ),
         Fact("jitter", "jitter", stats.jitter, "share", JITTER_RULE),
         Fact("steps_per_s", "steps/s", stats.rate_hz, "number", RATE_RULE),
         *(
