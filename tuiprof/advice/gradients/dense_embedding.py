@@ -14,7 +14,7 @@ from tuiprof.analyses.shared.calls import Calls, index_of_outer
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Ints
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, EditRange
 
 _GRADIENT: Final = r"^aten::(embedding_dense_backward|_embedding_bag_dense_backward)$"
 _NODE: Final = r"Embedding(Bag)?Backward"
@@ -80,6 +80,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         updates = [_without_updates(trace, evidence, trace.lengths(fills), keep) for keep in _KEEP]
     filled = evidence.without_operators(fills)
     summed = work[~np.isin(work, filling)] if plain else work[:0]
+    every = zip(updates, _KEEP_SUMS, strict=True)
+    edits = EditRange(*(filled | update | Edit.of_work(summed, keep) for update, keep in every))
     yield Finding(
         "gradients are as large as embedding tables: zeroing them takes "
         f"{format_rough_share(share)} of the {whole}, and {doing}, though a batch uses few",
@@ -87,10 +89,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "nn.Embedding(sparse=True), nn.EmbeddingBag(sparse=True), with SGD, Adagrad or SparseAdam",
         "high",
         "zero fills inside the embedding's gradient",
-        *(
-            filled | update | Edit.of_work(summed, keep)
-            for update, keep in zip(updates, _KEEP_SUMS, strict=True)
-        ),
+        *edits,
         event=int(gradients[0]),
     )
 
