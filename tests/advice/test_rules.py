@@ -258,9 +258,19 @@ def test_a_chain_of_elementwise_operators_is_one_kernel() -> None:
     assert finding(gpu_bound(("aten::linear", GEMM, 300), *broken), "elementwise-chain") is None
 
 
-@pytest.mark.parametrize("operator", ["aten::zero_", "torch.distributed.ddp.reducer::copy_bucket_to_grad"])
-def test_what_is_done_to_one_tensor_after_the_other_is_no_chain(operator: str) -> None:
-    loop = [(operator, ELEMENTWISE, 30.0)] * 20
+@pytest.mark.parametrize(
+    "operators",
+    [
+        ["aten::zero_"],
+        ["torch.distributed.ddp.reducer::copy_bucket_to_grad"],
+        [
+            f"aten::{name}"
+            for name in ["rsub", "mul", "exp", "mul", "add", "sub", "mul", "tanh", "add", "copy_"]
+        ],
+    ],
+)
+def test_what_is_done_to_one_tensor_after_the_other_is_no_chain(operators: list[str]) -> None:
+    loop = [(operator, ELEMENTWISE, 30.0) for operator in operators * 20]
     assert finding(gpu_bound(("aten::linear", GEMM, 300), *loop), "elementwise-chain") is None
 
 
@@ -2617,64 +2627,6 @@ def test_what_one_hot_vectors_pick_is_no_chain_to_fuse(vectors: Op, left: bool) 
     smoothed = (vectors, ("aten::mul", UNARY, 100), ("aten::add", UNARY, 100), *PICK)
     trace = gpu_bound(("aten::linear", GEMM, 500), *smoothed, ("aten::linear", GEMM, 500))
     assert (finding(trace, "elementwise-chain") is not None) == left
-
-
-@pytest.mark.parametrize(("fill_us", "advised"), [(100, True), (10, False)])
-def test_of_an_update_of_all_parameters_tables_take_their_part(fill_us: float, advised: bool) -> None:
-    made, free = Made(), 20.0
-    for number, at in made.steps(300):
-        made.op("aten::embedding_dense_backward", at + 10, at + 60).op("aten::zeros", at + 11, at + 50)
-        made.launch(UNARY, (at + 12, at + 20), (free, free + fill_us), 2 * number + 1)
-        free += fill_us
-        made.add("annotation", "Optimizer.step#Adagrad.step", at + 100, at + 200)
-        made.op("aten::_foreach_sqrt", at + 110, at + 150)
-        made.launch(MULTI_TENSOR.format("sqrt"), (at + 112, at + 120), (free, free + 2000), 2 * number + 2)
-        free += 2000
-    row = finding(made.trace(), "dense-embedding-gradient")
-    assert (row is not None) == advised
-    if row is not None:
-        assert row["wins_ns"] == pytest.approx(1000 * (100 + 0.8 * 3 * 1.25 * 100), rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("kind", "update", "left"),
-    [
-        ("SGD", "_foreach_add_", 0.5),
-        ("SGD", "_foreach_mul_", 1.0),  # momentum
-        ("Adagrad", "_foreach_add_", 1.0),
-    ],
-)
-def test_plain_sgd_needs_no_sums_of_the_rows_of_a_batch(kind: str, update: str, left: float) -> None:
-    made, free = Made(), 20.0
-    for number, at in made.steps(300):
-        made.op("aten::embedding_dense_backward", at + 10, at + 60).op("aten::zeros", at + 11, at + 30)
-        for index, (kernel, us) in enumerate(((UNARY, 100), ("sum_and_scatter", 400))):
-            call = at + 12 + 20 * index
-            made.launch(kernel, (call, call + 5), (free, free + us), 10 * number + index + 1)
-            free += us
-        made.add("annotation", f"Optimizer.step#{kind}.step", at + 100, at + 200)
-        made.op(f"aten::{update}", at + 110, at + 150)
-        made.launch(MULTI_TENSOR.format("add"), (at + 112, at + 120), (free, free + 1000), 10 * number + 3)
-        free += 1000
-    row = finding(made.trace(), "dense-embedding-gradient")
-    assert row is not None
-    assert row["wins_ns"] == pytest.approx(1000 * (100 + (1 - left) * 400 + 0.8 * 3 * 1.25 * 100), rel=0.02)
-
-
-@pytest.mark.parametrize(("fill_us", "advised"), [(300, True), (5, False)])
-def test_gradients_as_large_as_tables(fill_us: float, advised: bool) -> None:
-    made = Made()
-    for _, at in made.steps(1000):
-        made.op("aten::embedding_dense_backward", at + 10, at + 60 + fill_us)
-        made.op("aten::zeros", at + 11, at + 11 + fill_us)
-        made.add("annotation", "Optimizer.step#SGD.step", at + 500, at + 900)
-        made.op("aten::add_", at + 510, at + 710).op("aten::add_", at + 720, at + 730)
-    row = finding(made.trace(), "dense-embedding-gradient")
-    assert (row is not None) == advised
-    if row is not None:
-        # The zeros, and most of the table's update; that of a small parameter stays.
-        assert row["wins_ns"] == pytest.approx(300_000 + 0.8 * 200_000, rel=0.03)
-        assert row["wins_low_ns"] <= 300_000
 
 
 @pytest.mark.parametrize(

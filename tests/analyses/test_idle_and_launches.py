@@ -245,6 +245,21 @@ def test_a_step_owns_what_it_launched() -> None:
     assert rows["launches"].to_list() == [1, 1]
 
 
+def test_a_device_that_waits_for_batches_does_not_wait_for_launches() -> None:
+    """Faster launches would hide the loading of the next batch behind the kernels: half of the step."""
+    made = Made()
+    for number, at in made.steps(200, 4):
+        made.op("enumerate(DataLoader)#_It.__next__", at, at + 100)
+        made.launch("gemm", (at + 101, at + 104), (at + 106, at + 206), number + 1)
+        made.op("aten::mm", at + 105, at + 199)
+    found = report("kernel_launches", made.trace())
+    share, ns = found.fact("launch_bound_share"), found.fact("launch_bound_ns")
+    assert isinstance(share, float)
+    assert share < 0.05
+    assert ns == pytest.approx(share * 200_000)
+    assert found.verdict.sentence.startswith("not launch-bound")
+
+
 def test_slow_steps_are_explained_by_the_part_that_grew() -> None:
     made, at = Made(), 0
     for number, length in enumerate((100, 100, 180, 100, 100)):

@@ -182,7 +182,7 @@ class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
 
     n: Whole
     dur: Whole  # time on the device between the ends of two steps, ns
-    #: Every n-th step is timed at this point, because timing each would cost a short step too much
+    #: On average, every n-th step is timed at this point, because timing each would cost a short step too much
     every: Whole = 1
 
 

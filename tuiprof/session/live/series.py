@@ -278,6 +278,8 @@ RATE_RULE: Final = (
 )
 #: Minimum number of device-timed steps to tell whether the host runs ahead.
 _AHEAD_MIN_STEPS: Final = 8
+#: A mean step this much longer than the median is not explained by it.
+_UNEVEN: Final = 0.1
 AHEAD_RULE: Final = (
     f"where the median device time of the steps, from end to end, exceeds their median host time by more than "
     f"{AHEAD_SHARE:.0%}, the host runs ahead, and the step time is the device time"
@@ -299,6 +301,11 @@ class StepStats:
     outlier_above_ns: float
     #: Whether the times are device times, because the host runs ahead (:data:`AHEAD_RULE`)
     on_device: bool = False
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the median does not explain the steps per second, so that the mean is to be said beside it."""
+        return self.mean_ns > (1 + _UNEVEN) * self.median_ns
 
 
 _NAN: Final = float("nan")

@@ -55,8 +55,6 @@ _NEARLY_ALL = 0.9
 #: The median does not represent the steps if at least this share of them, and the mean, exceed this multiple of it;
 #: minimum number of steps.
 _MANY, _FAR, _MIN_STEPS_OF_TWO_KINDS = 0.1, 2.0, 20
-#: A mean step this much longer than the median is said beside it: the median does not explain the steps/s.
-_UNEVEN = 0.1
 #: Minimum number of samples to list lines, minimum share of each, and maximum number of lines.
 _MIN_SAMPLES, _MIN_LINE_SHARE, _MAX_LINES = 20, 0.02, 8
 _BETWEEN = ("evaluation", "checkpoint")
@@ -171,7 +169,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
     if fold.lead is None or stats is None or not stats.count:
         return f"{session.title} {status}: no training steps were detected. {_how_to_name(session, fold)}"
     slowdown = _slowdown(fold.lead)
-    mean = f"mean {format_ns(stats.mean_ns)}, " if stats.mean_ns > (1 + _UNEVEN) * stats.median_ns else ""
+    mean = f"mean {format_ns(stats.mean_ns)}, " if stats.uneven else ""
     return (
         f"{session.title} {status}: {plural(len(fold.lead.steps), 'step')}, "
         f"median {format_ns(stats.median_ns)}{' on the device' if stats.on_device else ''} "
