@@ -186,7 +186,14 @@ def test_what_is_allocated_while_libraries_start_is_no_habit(first_us: float, ad
     assert (finding(made.trace(), "allocator-in-steps") is not None) == advised
 
 
-def warming_up(*, prepares_us: float = 60_000.0, calls: int = 8, every: int = 1, place: int = 0) -> Trace:
+def warming_up(
+    *,
+    prepares_us: float = 60_000.0,
+    calls: int = 8,
+    every: int = 1,
+    place: int = 0,
+    last_us: float = 79.0,
+) -> Trace:
     """Four steps of several calls of one operator, one of which prepares a kernel before it launches it.
 
     Args:
@@ -194,6 +201,7 @@ def warming_up(*, prepares_us: float = 60_000.0, calls: int = 8, every: int = 1,
         calls: Calls in a step.
         every: It does so in every so many steps.
         place: Which of the calls it is.
+        last_us: How long the last kernel of a step works.
     """
     made, at, correlation = Made(), 0.0, 0
     for number in range(4):
@@ -205,7 +213,8 @@ def warming_up(*, prepares_us: float = 60_000.0, calls: int = 8, every: int = 1,
             if held > 20:
                 made.call("cudaRuntimeGetVersion", at + 5, at + 6)
             made.call("cuLaunchKernelEx", at + held, at + held + 20, correlation=correlation)
-            made.kernel("sdpa", at + held + 21, at + held + 100, correlation)
+            works = last_us if call == calls - 1 else 79.0
+            made.kernel("sdpa", at + held + 21, at + held + 21 + works, correlation)
             made.op("aten::mm", at + held + 35, at + held + 90)
             at += held + 300
         made.step(number, begun, at)
@@ -232,6 +241,38 @@ def test_what_a_warm_up_prepares_in_each_step_is_left_out_of_the_replayed_step()
     why = "capture 'start' is not representative: …"
     assert refused(trace, why) == ("", why)
     assert headline(trace).of_last_steps
+
+
+@pytest.mark.parametrize("last_us", [79.0, 30_000.0])  # the device is idle, or works for half of it
+def test_sizes_that_are_new_to_the_end_of_the_run_are_prepared_in_each_step(last_us: float) -> None:
+    row = finding(in_session(warming_up(last_us=last_us), 62.5, 61.0), "first-use")
+    assert row is not None
+    assert "prepared for new sizes, 60.0 ms a step: _cudnn_attention_forward" in row["what"]
+    assert "enable_cudnn_sdp(False)" in row["instead"]
+    left_ns = 2.5e6 if last_us < 100 else 30.6e6  # the host, or the kernels
+    assert row["wins_ns"] == pytest.approx(62.5e6 - left_ns, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        in_session(warming_up(), 62.5, 32.0),  # not in later steps: half of it is no longer done
+        in_session(warming_up(), 62.5, 61.0, count=5),  # too few to tell
+        in_session(warming_up(every=2), 62.5, 61.0),  # half of the steps
+    ],
+)
+def test_sizes_that_later_steps_may_find_prepared_are_not_priced(trace: Trace) -> None:
+    row = finding(trace, "first-use")
+    assert row is not None
+    assert row["wins_ns"] is None
+
+
+@pytest.mark.parametrize(("every", "known"), [(1, 4), (3, 1)])
+def test_beside_a_working_device_sizes_are_new_only_if_that_is_so_in_most_steps(
+    every: int, known: int
+) -> None:
+    # Before the first step, the device has nothing to do.
+    assert len(stretches.new_sizes(warming_up(last_us=30_000.0, every=every))) == known
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,10 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     later = () if is_after else tuple(step.dur for step in steps.after)
     last = _last_steps(log, steps)
     device = [step.dur for step in steps.device if step.n in numbers]
-    on_device_ns = float(np.median(_averaged(np.array(device, dtype=np.float64)))) if device else 0.0
+    on_device = np.array(device, dtype=np.float64)
+    if device and waits.any():
+        on_device = _averaged(on_device)
+    on_device_ns = float(np.median(on_device)) if device else 0.0
     if len(device) >= MIN_STEPS and np.median(times) < _HOST_AHEAD * on_device_ns:
         # The launch queue was not full yet: they give the time of the host, and the device's log gives the step time.
         times, host_ns, later, last, fetch_ns = device, float(np.median(times)), (), (), None

@@ -29,6 +29,8 @@ MIN_NS: Final = 2_000_000
 MIN_FIRST_USE: Final = 0.1
 #: Minimum number of calls of an operator in a step to tell its first one; the others take at most this share of it.
 _MIN_CALLS, _MOST_OTHERS = 4, 0.1
+#: Share of the steps in which something happens that is usual.
+IN_MOST: Final = 0.75
 #: The device is idle for at least this share of a stretch: the call does not wait for it.
 _IDLE: Final = 0.9
 
@@ -75,9 +77,9 @@ def first_uses(trace: Trace) -> tuple[Ints, float]:
     Code is loaded and compiled then, and contexts and memory pools are made. Without steps, all of the trace counts.
     """
     found = long_stretches(trace)
-    first = found.first.copy()
+    first = found.first & found.idle
     first[new_sizes(trace)] = True
-    which = np.flatnonzero(first & found.idle & trace.steps.have(found.inside))
+    which = np.flatnonzero(first & trace.steps.have(found.inside))
     return which, float((found.ends - found.starts)[which].sum()) / max(recorded_ns(trace), 1)
 
 
@@ -85,11 +87,11 @@ def first_uses(trace: Trace) -> tuple[Ints, float]:
 def new_sizes(trace: Trace) -> Ints:
     """Return which long stretches prepare a kernel for a size that is new in the step.
 
-    Of several calls of an operator in a step, only the first takes long, on an idle device: libraries such as cuDNN
-    build a plan for each size of an input, and keep it.
+    Of several calls of an operator in a step, only the first takes long: libraries such as cuDNN build a plan for each
+    size of an input, and keep it. The device is idle meanwhile, or it happens in most of several steps.
     """
     found = long_stretches(trace)
-    candidates = found.idle & (trace.steps.step_of[found.inside] >= 0)
+    candidates = trace.steps.step_of[found.inside] >= 0
     candidates &= trace.is_category("cpu_op", rows=found.inside) & trace.named("^aten::", found.inside)
     chosen = list[int]()
     for index in np.flatnonzero(candidates).tolist():
@@ -101,7 +103,11 @@ def new_sizes(trace: Trace) -> Ints:
         first = len(same) >= _MIN_CALLS and trace.starts[others].min() > trace.starts[row]
         if first and trace.lengths(others).max() <= longest:
             chosen.append(index)
-    return np.array(chosen, dtype=np.int64)
+    new = np.array(chosen, dtype=np.int64)
+    codes, steps = trace.name_codes[found.inside[new]], trace.steps.step_of[found.inside[new]]
+    often = max(IN_MOST * len(trace.steps), 2)
+    usual = [len(np.unique(steps[codes == code])) >= often for code in codes.tolist()]
+    return new[found.idle[new] | np.array(usual, dtype=bool)]
 
 
 def recorded_ns(trace: Trace) -> int:
