@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from analyses.made import Made
 from findings import finding
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tuiprof.analyses.shared import stretches
 from tuiprof.analyses.shared.replay import replayed, trust, warm_up
@@ -184,6 +186,52 @@ def test_what_is_allocated_while_libraries_start_is_no_habit(first_us: float, ad
         made.call("cudaMalloc", at, at + 300)
         made.launch(KERNEL.format(0), (at + 310, at + 315), (at + 320, at + 390), number + 2)
     assert (finding(made.trace(), "allocator-in-steps") is not None) == advised
+
+
+@st.composite
+def calling(draw: st.DrawFn) -> Trace:
+    """Steps of calls of an operator that launch work; the first one of a step may be long, and another beside it."""
+    made, at, correlation = Made(), 0.0, 0
+    for number in range(draw(st.integers(1, 3))):
+        begun = at
+        long = draw(st.sampled_from([(0,), (0,), (0,), (), (1,), (0, 3)]))
+        beside = draw(st.sampled_from([None, None, None, 3.0, 2_000.0]))
+        others = draw(st.sampled_from([[10.0], [10.0, 200.0], [10.0, 300.0]]))
+        for call in range(draw(st.integers(3, 6))):
+            takes = draw(st.sampled_from([2_500.0, 4_000.0] if call in long else others))
+            correlation += 1
+            made.op("aten::conv", at, at + takes + 10)
+            if call == 0 and beside is not None:
+                made.op("aten::conv", at, at + min(beside, takes))
+            made.call("cudaLaunchKernel", at + takes + 4, at + takes + 6, correlation=correlation)
+            works = draw(st.sampled_from([1.0, 1.0, 3_000.0]))
+            made.kernel(KERNEL.format(0), at + takes + 8, at + takes + 8 + works, correlation)
+            at += takes + 20
+        if number or draw(st.booleans()):
+            made.step(number, begun, at)
+    return made.trace()
+
+
+@given(calling())
+def test_sizes_are_new_in_the_first_of_several_calls_which_alone_is_long(trace: Trace) -> None:
+    long = stretches.long_stretches(trace)
+    expected = []
+    for index, row in enumerate(long.inside.tolist()):
+        step = trace.steps.step_of[row]
+        if step < 0 or not trace.name(row).startswith("aten::"):
+            continue
+        others = [
+            other
+            for other in range(len(trace))
+            if trace.name(other) == trace.name(row) and trace.steps.step_of[other] == step and other != row
+        ]
+        if len(others) < 3 or trace.starts[others].min() <= trace.starts[row]:
+            continue
+        if trace.lengths(np.array(others)).max() <= 0.1 * (long.ends - long.starts)[index]:
+            expected.append(index)
+    in_steps = {trace.steps.step_of[long.inside[index]] for index in expected}
+    usual = len(in_steps) >= max(0.75 * len(trace.steps), 2)
+    assert stretches.new_sizes(trace).tolist() == [index for index in expected if long.idle[index] or usual]
 
 
 def warming_up(

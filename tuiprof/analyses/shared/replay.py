@@ -189,7 +189,7 @@ def _phases(trace: Trace) -> dict[str, Coverage]:
 
 #: Steps that take this many times as long as the median, and call so many times as many operators, are another kind of
 #: step: with a rollout, or an evaluation.
-_LONG, _CALLS_MORE = 3.0, 2.0
+_LONG, _CALLS_MORE = 2.0, 2.0
 #: They count from this share of the session's time.
 _MIN_LONG: Final = 0.2
 

@@ -93,21 +93,32 @@ def new_sizes(trace: Trace) -> Ints:
     found = long_stretches(trace)
     candidates = trace.steps.step_of[found.inside] >= 0
     candidates &= trace.is_category("cpu_op", rows=found.inside) & trace.named("^aten::", found.inside)
-    chosen = list[int]()
-    for index in np.flatnonzero(candidates).tolist():
-        row = int(found.inside[index])
-        same = np.flatnonzero(trace.name_codes == trace.name_codes[row])
-        same = same[trace.steps.step_of[same] == trace.steps.step_of[row]]
-        others = same[same != row]
-        longest = _MOST_OTHERS * float(found.ends[index] - found.starts[index])
-        first = len(same) >= _MIN_CALLS and trace.starts[others].min() > trace.starts[row]
-        if first and trace.lengths(others).max() <= longest:
-            chosen.append(index)
-    new = np.array(chosen, dtype=np.int64)
-    codes, steps = trace.name_codes[found.inside[new]], trace.steps.step_of[found.inside[new]]
-    often = max(IN_MOST * len(trace.steps), 2)
-    usual = [len(np.unique(steps[codes == code])) >= often for code in codes.tolist()]
-    return new[found.idle[new] | np.array(usual, dtype=bool)]
+    which = np.flatnonzero(candidates)
+    if not len(which):
+        return which
+    names = np.zeros(len(trace.names), dtype=bool)
+    names[trace.name_codes[found.inside[which]]] = True
+    rows = np.flatnonzero(names[trace.name_codes] & (trace.steps.step_of >= 0))
+    # All calls of an operator in a step are neighbors, in order of time.
+    group = _pairs(trace.name_codes[rows], trace.steps.step_of[rows])
+    order = np.argsort(group, kind="stable")
+    rows, group = rows[order], group[order]
+    groups, begin, count = np.unique(group, return_index=True, return_counts=True)
+    others = trace.lengths(rows)
+    others[begin] = 0
+    longest = np.maximum.reduceat(others, begin)
+    starts = trace.starts[rows]
+    several = (count >= _MIN_CALLS) & (starts[np.minimum(begin + 1, len(rows) - 1)] > starts[begin])
+    inside = found.inside[which]
+    mine = np.searchsorted(groups, _pairs(trace.name_codes[inside], trace.steps.step_of[inside]))
+    # A call that is not the first one is among the others, and longer than a part of itself.
+    short = longest[mine] <= _MOST_OTHERS * (found.ends - found.starts)[which]
+    chosen: Ints = which[several[mine] & short]
+    codes, steps = trace.name_codes[found.inside[chosen]], trace.steps.step_of[found.inside[chosen]]
+    known, of = np.unique(codes, return_inverse=True)
+    in_steps = np.array([len(np.unique(steps[codes == code])) for code in known.tolist()], dtype=np.int64)
+    usual = in_steps >= max(IN_MOST * len(trace.steps), 2)
+    return chosen[found.idle[chosen] | usual[of]]
 
 
 def recorded_ns(trace: Trace) -> int:

@@ -21,11 +21,11 @@ from ..capture import (
     NO_CALLS,
     CaptureError,
     Capturer,
-    GarbageRanges,
     jax_on_gpu,
     profile_function_kept,
     profiles_calls,
 )
+from ..garbage import GarbageRanges
 from ..isolation import leave_out, own_errors_dropped, raised_by_signal_handler
 from ..requests import Request
 from ..runtime import Runtime
