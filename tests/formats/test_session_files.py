@@ -440,6 +440,16 @@ def test_a_device_that_keeps_up_says_nothing_more(tmp_path: Path) -> None:
     assert (found.step_ns, found.host_ns) == (2e6, None)
 
 
+def test_some_long_steps_of_both_do_not_let_the_host_run_ahead(tmp_path: Path) -> None:
+    times = [30.0 if n % 5 else 60.0 for n in range(41)]
+    trace = steps(tmp_path, times)
+    with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
+        log.writelines(_line({"t": "dev", "n": n, "dur": round(ms * 1e6)}) for n, ms in enumerate(times[:39]))
+        log.writelines(_line({"t": "step", "n": 41 + n, "dur": 30_000_000}) for n in range(40))
+    found = uncaptured(trace)
+    assert (found.step_ns, found.host_ns, len(found.later_ns)) == (30e6, None, 37)
+
+
 def test_of_few_long_steps_before_an_early_capture_the_last_five_count(tmp_path: Path) -> None:
     found = uncaptured(steps(tmp_path, [900.0, *[30.0] * 5, 31.0, 31.0]))
     assert (found.steps, found.step_ns, found.high_ns, found.after_capture) == (5, 30e6, 30e6, False)

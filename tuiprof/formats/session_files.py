@@ -279,7 +279,10 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     last = tuple(step.dur for step in last_steps)
     collections = _collections(log, steps, ([*chosen], [*(() if is_after else steps.after)], last_steps))
     device = [step.dur for step in steps.device if step.n in numbers]
-    on_device_ns = float(np.median(_averaged(np.array(device, dtype=np.float64)))) if device else 0.0
+    device_ns = np.array(device, dtype=np.float64)
+    if device and waits.any():
+        device_ns = _averaged(device_ns)
+    on_device_ns = float(np.median(device_ns)) if device else 0.0
     if len(device) >= MIN_STEPS and np.median(times) < _HOST_AHEAD * on_device_ns:
         # The launch queue was not full yet: they give the time of the host, and the device's log gives the step time.
         times, host_ns, later, last, fetch_ns = device, float(np.median(times)), (), (), None
