@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,13 @@ FOUND = Finding(
 
 def lines_of(found: Finding, width: int = 120, height: int = 5, count: int = 3) -> list[str]:
     return ["".join(text for text, _ in row) for row in finding_rows(found, 1, count, width, height)]
+
+
+def test_the_bar_leaves_room_for_the_number_of_the_finding() -> None:
+    for width, cells in ((100, 20), (120, 28)):
+        first = lines_of(FOUND, width)[0]
+        assert first.endswith("1 of 3 ] next ")
+        assert len(re.findall("[█░]", first)) >= cells
 
 
 def test_a_finding_says_how_much_where_what_to_write_and_which_keys() -> None:
