@@ -70,6 +70,17 @@ def test_what_a_captured_step_takes_is_one_figure_everywhere_and_is_called_the_m
         assert "3.00 ms" not in text
 
 
+@pytest.mark.parametrize(
+    ("step_us", "said"),
+    [(2_000, "5.0 % more"), (3_000, "30.0 % less"), (1_000, "2.1 times as long"), (160, "13 times as long")],
+)
+def test_what_a_capture_takes_longer_is_a_share_or_from_twice_on_a_ratio(step_us: int, said: str) -> None:
+    trace = steps(2_100, 2_100, 2_100)
+    trace.uncaptured = Uncaptured(40, 1e3 * step_us, 0.9e3 * step_us, 1.1e3 * step_us)
+    [note] = (note for note in advise(trace).notes if "while captured" in note)
+    assert note.endswith(f"while captured, the median step takes 2.10 ms ({said}).")
+
+
 def test_the_base_of_the_savings_says_which_steps_it_is_of() -> None:
     trace = steps(1_000, 1_000, 1_000)
     assert answer(trace, "").step_is == "mean of 3 captured steps", (

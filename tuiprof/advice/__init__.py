@@ -25,7 +25,7 @@ from tuiprof.errors import REPORT_IT, UsageProblem, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.trace import cached_on_trace
-from tuiprof.model.units import format_ns, format_ns_span, format_share, plural
+from tuiprof.model.units import format_count, format_ns, format_ns_span, format_share, plural
 from tuiprof.plugins import discover
 from tuiprof.whatif import Edit
 from tuiprof.whatif.replay import TOLERANCE, Calibrated, Kinds, Losses, losses
@@ -245,7 +245,6 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
     if isinstance(step, str) or steps is None:
         return [f"Savings cannot be predicted: {step}."] if found.findings else []
     captured_ns = captured_step_ns(trace, Kinds(step))
-    slower = captured_ns / step.step_ns - 1 if step.step_ns else 0.0
     notes = []
     if steps.long is not None:
         notes.append(
@@ -258,7 +257,7 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
         notes.append(
             f"Savings are for a step of {format_ns(step.step_ns)}, the median of "
             f"{step.uncaptured.steps} steps {where}; while captured, the median step takes "
-            f"{format_ns(captured_ns)} ({format_share(abs(slower))} {'more' if slower >= 0 else 'less'})."
+            f"{format_ns(captured_ns)} ({_than(captured_ns, step.step_ns)})."
         )
     elif step.basis == "table":
         notes.append(
@@ -283,6 +282,14 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
             f"{format_ns(step.graph.high - step.graph.low)} in its middle that were replayed."
         )
     return notes
+
+
+def _than(ns: float, base_ns: float) -> str:
+    """Return how a time compares with another: ``20 % more``, ``30 % less`` or, from twice on, ``13 times as long``."""
+    ratio = ns / base_ns if base_ns else 1.0
+    if ratio >= 2:
+        return f"{format_count(round(ratio)) if ratio >= 10 else f'{ratio:.2g}'} times as long"
+    return f"{format_share(abs(ratio - 1))} {'more' if ratio >= 1 else 'less'}"
 
 
 def _missing(found: Priorities) -> list[str]:

@@ -17,7 +17,7 @@ from tuiprof.analyses.shared.idle import CALLBACK
 from tuiprof.analyses.shared.model_calls import MODEL_CALL, PROBE_RANGE
 from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.analyses.shared.scope import Scope, step_period_ns, step_times
-from tuiprof.analyses.shared.stretches import long_stretches, new_sizes
+from tuiprof.analyses.shared.stretches import IN_MOST, long_stretches, new_sizes
 from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
@@ -62,9 +62,8 @@ def replayed(trace: Trace) -> Calibrated | str:
 #: The captured steps are those of a warm-up if so many of them have first uses of a new size, steps before the capture
 #: take so many times as long as the last ones of the run, of which so many are known, and a captured step without first
 #: uses takes between these multiples of a last one, or so much longer, ns (the profiler).
-_IN_MOST: Final = 0.75
 _SLOWER: Final = 2.0
-_MIN_LAST: Final = 20
+MIN_LAST: Final = 20
 _RESEMBLES: Final = (0.5, 4.0, 20_000_000)
 
 
@@ -91,7 +90,7 @@ class WarmUp:
 def warm_up(trace: Trace) -> WarmUp | None:
     """Return what the captured steps prepare that later steps of the run find prepared; None = they are like those."""
     seen, steps = trace.uncaptured, trace.steps
-    if seen is None or len(seen.last_ns) < _MIN_LAST or len(steps) < MIN_STEPS or trace.as_captured:
+    if seen is None or len(seen.last_ns) < MIN_LAST or len(steps) < MIN_STEPS or trace.as_captured:
         return None
     found, which = long_stretches(trace), new_sizes(trace)
     inside = found.inside[which]
@@ -101,7 +100,7 @@ def warm_up(trace: Trace) -> WarmUp | None:
     rest_ns = float(np.median(steps.lengths - in_step))
     least, most, longer_ns = _RESEMBLES
     if (
-        np.mean(in_step > 0) < _IN_MOST
+        np.mean(in_step > 0) < IN_MOST
         or seen.step_ns < _SLOWER * after.step_ns
         or not least * after.step_ns <= rest_ns <= max(most * after.step_ns, after.step_ns + longer_ns)
     ):
@@ -190,7 +189,7 @@ def _phases(trace: Trace) -> dict[str, Coverage]:
 
 #: Steps that take this many times as long as the median, and call so many times as many operators, are another kind of
 #: step: with a rollout, or an evaluation.
-_LONG, _CALLS_MORE = 3.0, 2.0
+_LONG, _CALLS_MORE = 2.0, 2.0
 #: They count from this share of the session's time.
 _MIN_LONG: Final = 0.2
 
