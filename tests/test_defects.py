@@ -27,8 +27,6 @@ from tuiprof.resources import shipped
 from tuiprof.telemetry import Absent, find_hardware, host
 
 SAMPLE = shipped("traces") / "planted-syncs.pt.trace.json.gz"
-#: Most analyses have something to say of it, and take a quarter of the time.
-SMALL = real_traces.path("torchtutorial-h100-stack-steps.pt.trace.json.gz")
 PARTS = (
     analyses.available,
     analyses.find,
@@ -84,7 +82,7 @@ def _unload(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
 def test_a_report_has_all_but_the_analysis_that_failed(
     format_: str, broken_kernels: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["report", str(SMALL), "all", "-f", format_]) == 0
+    assert main(["report", str(real_traces.SMALL), "all", "-f", format_]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert broken_kernels.split("(")[0] in said.replace("\\_", "_").replace("&#x27;", "'")
     assert "aggregation.py" in said or "planted" in said or "syncs" in said
@@ -104,8 +102,8 @@ def test_a_report_has_all_but_the_analysis_that_failed(
 def test_a_check_is_unknown_only_where_it_needs_what_failed(
     broken_kernels: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", str(SMALL), "--max", "syncs_per_step=1000"]) == 0
-    assert main(["check", str(SMALL), "--max", "kernel_ns_per_step=1"]) == 2
+    assert main(["check", str(real_traces.SMALL), "--max", "syncs_per_step=1000"]) == 0
+    assert main(["check", str(real_traces.SMALL), "--max", "kernel_ns_per_step=1"]) == 2
     assert broken_kernels.split("(")[0] in capsys.readouterr().out
 
 
@@ -113,7 +111,7 @@ def test_a_comparison_has_the_rest(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(device_idle, "ANALYSIS", replace(device_idle.ANALYSIS, run=_divide))
-    assert main(["compare", str(SMALL), str(SMALL)]) == 0
+    assert main(["compare", str(real_traces.SMALL), str(real_traces.SMALL)]) == 0
     said = capsys.readouterr().out
     assert "launches a step" in said
     assert "device idle a step" not in said

@@ -21,7 +21,7 @@ from tests import real_traces
 @pytest.fixture(scope="session")
 def sample() -> Sample:
     """Short, as every rank of every job is read as a trace of its own."""
-    return Sample.read(real_traces.path("torchtutorial-h100-stack-steps.pt.trace.json.gz"))
+    return Sample.read(real_traces.SMALL)
 
 
 @pytest.fixture(scope="session")
