@@ -70,7 +70,8 @@ def test_what_is_within_the_noise_is_last_and_grey() -> None:
 def test_two_files_are_compared_by_their_traces() -> None:
     report = compared()
     assert report.verdict.level == "good"
-    assert "1.12× faster" in report.verdict.sentence
+    assert report.verdict.sentence.startswith("under the profiler, a step is 1.12× faster: 28.4 ms before")
+    assert report.fact("uncaptured_change") == "1.064× faster, 27.1 ms → 25.5 ms"
     assert (report.fact("before"), report.fact("after")) == (NAIVE.name, FIXED.name)
     syncs = report.table("syncs").rows
     assert syncs.select("before_count", "after_count").rows() == [(2.0, 0.0)]

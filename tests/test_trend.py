@@ -127,6 +127,16 @@ def test_of_a_folder_the_runs_of_the_newest_ones_script_count(
     assert "run1" in capsys.readouterr().out.split('"')
 
 
+def test_of_one_run_neither_noise_nor_changes_are_known(
+    sessions: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trend", str(sessions / "run0"), "-f", "json"]) == 0
+    text = capsys.readouterr().out
+    assert "in the newest of 1 run; changes are told from noise from 5 runs on" in text
+    assert main(["trend", str(sessions / "run0")]) == 0
+    assert "noise 0" not in capsys.readouterr().out
+
+
 def test_trials_of_a_fix_are_no_runs_of_a_script(sessions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = sessions / "run5" / "session.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"trial": True}))

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from analyses.made import Made
 from findings import finding
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tuiprof.analyses.shared import stretches
 from tuiprof.analyses.shared.replay import replayed, trust, warm_up
@@ -186,7 +188,60 @@ def test_what_is_allocated_while_libraries_start_is_no_habit(first_us: float, ad
     assert (finding(made.trace(), "allocator-in-steps") is not None) == advised
 
 
-def warming_up(*, prepares_us: float = 60_000.0, calls: int = 8, every: int = 1, place: int = 0) -> Trace:
+@st.composite
+def calling(draw: st.DrawFn) -> Trace:
+    """Steps of calls of an operator that launch work; the first one of a step may be long, and another beside it."""
+    made, at, correlation = Made(), 0.0, 0
+    for number in range(draw(st.integers(1, 3))):
+        begun = at
+        long = draw(st.sampled_from([(0,), (0,), (0,), (), (1,), (0, 3)]))
+        beside = draw(st.sampled_from([None, None, None, 3.0, 2_000.0]))
+        others = draw(st.sampled_from([[10.0], [10.0, 200.0], [10.0, 300.0]]))
+        for call in range(draw(st.integers(3, 6))):
+            takes = draw(st.sampled_from([2_500.0, 4_000.0] if call in long else others))
+            correlation += 1
+            made.op("aten::conv", at, at + takes + 10)
+            if call == 0 and beside is not None:
+                made.op("aten::conv", at, at + min(beside, takes))
+            made.call("cudaLaunchKernel", at + takes + 4, at + takes + 6, correlation=correlation)
+            works = draw(st.sampled_from([1.0, 1.0, 3_000.0]))
+            made.kernel(KERNEL.format(0), at + takes + 8, at + takes + 8 + works, correlation)
+            at += takes + 20
+        if number or draw(st.booleans()):
+            made.step(number, begun, at)
+    return made.trace()
+
+
+@given(calling())
+def test_sizes_are_new_in_the_first_of_several_calls_which_alone_is_long(trace: Trace) -> None:
+    long = stretches.long_stretches(trace)
+    expected = []
+    for index, row in enumerate(long.inside.tolist()):
+        step = trace.steps.step_of[row]
+        if step < 0 or not trace.name(row).startswith("aten::"):
+            continue
+        others = [
+            other
+            for other in range(len(trace))
+            if trace.name(other) == trace.name(row) and trace.steps.step_of[other] == step and other != row
+        ]
+        if len(others) < 3 or trace.starts[others].min() <= trace.starts[row]:
+            continue
+        if trace.lengths(np.array(others)).max() <= 0.1 * (long.ends - long.starts)[index]:
+            expected.append(index)
+    in_steps = {trace.steps.step_of[long.inside[index]] for index in expected}
+    usual = len(in_steps) >= max(0.75 * len(trace.steps), 2)
+    assert stretches.new_sizes(trace).tolist() == [index for index in expected if long.idle[index] or usual]
+
+
+def warming_up(
+    *,
+    prepares_us: float = 60_000.0,
+    calls: int = 8,
+    every: int = 1,
+    place: int = 0,
+    last_us: float = 79.0,
+) -> Trace:
     """Four steps of several calls of one operator, one of which prepares a kernel before it launches it.
 
     Args:
@@ -194,6 +249,7 @@ def warming_up(*, prepares_us: float = 60_000.0, calls: int = 8, every: int = 1,
         calls: Calls in a step.
         every: It does so in every so many steps.
         place: Which of the calls it is.
+        last_us: How long the last kernel of a step works.
     """
     made, at, correlation = Made(), 0.0, 0
     for number in range(4):
@@ -205,7 +261,8 @@ def warming_up(*, prepares_us: float = 60_000.0, calls: int = 8, every: int = 1,
             if held > 20:
                 made.call("cudaRuntimeGetVersion", at + 5, at + 6)
             made.call("cuLaunchKernelEx", at + held, at + held + 20, correlation=correlation)
-            made.kernel("sdpa", at + held + 21, at + held + 100, correlation)
+            works = last_us if call == calls - 1 else 79.0
+            made.kernel("sdpa", at + held + 21, at + held + 21 + works, correlation)
             made.op("aten::mm", at + held + 35, at + held + 90)
             at += held + 300
         made.step(number, begun, at)
@@ -232,6 +289,38 @@ def test_what_a_warm_up_prepares_in_each_step_is_left_out_of_the_replayed_step()
     why = "capture 'start' is not representative: …"
     assert refused(trace, why) == ("", why)
     assert headline(trace).of_last_steps
+
+
+@pytest.mark.parametrize("last_us", [79.0, 30_000.0])  # the device is idle, or works for half of it
+def test_sizes_that_are_new_to_the_end_of_the_run_are_prepared_in_each_step(last_us: float) -> None:
+    row = finding(in_session(warming_up(last_us=last_us), 62.5, 61.0), "first-use")
+    assert row is not None
+    assert "prepared for new sizes, 60.0 ms a step: _cudnn_attention_forward" in row["what"]
+    assert "enable_cudnn_sdp(False)" in row["instead"]
+    left_ns = 2.5e6 if last_us < 100 else 30.6e6  # the host, or the kernels
+    assert row["wins_ns"] == pytest.approx(62.5e6 - left_ns, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        in_session(warming_up(), 62.5, 32.0),  # not in later steps: half of it is no longer done
+        in_session(warming_up(), 62.5, 61.0, count=5),  # too few to tell
+        in_session(warming_up(every=2), 62.5, 61.0),  # half of the steps
+    ],
+)
+def test_sizes_that_later_steps_may_find_prepared_are_not_priced(trace: Trace) -> None:
+    row = finding(trace, "first-use")
+    assert row is not None
+    assert row["wins_ns"] is None
+
+
+@pytest.mark.parametrize(("every", "known"), [(1, 4), (3, 1)])
+def test_beside_a_working_device_sizes_are_new_only_if_that_is_so_in_most_steps(
+    every: int, known: int
+) -> None:
+    # Before the first step, the device has nothing to do.
+    assert len(stretches.new_sizes(warming_up(last_us=30_000.0, every=every))) == known
 
 
 @pytest.mark.parametrize(

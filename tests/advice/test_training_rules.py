@@ -22,7 +22,7 @@ from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.model_calls import longer_calls, model_calls
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Window
-from tuiprof.model.steps import BatchPadding, Uncaptured, Weights, WorkerRestarts
+from tuiprof.model.steps import BatchPadding, SampledLine, Uncaptured, Weights, WorkerRestarts
 
 AUTOGRAD = "autograd::engine::evaluate_function"
 ACCUMULATE = f"{AUTOGRAD}: torch::autograd::AccumulateGrad"
@@ -121,6 +121,62 @@ def test_gradients_that_nothing_clears_are_not_needed() -> None:
     row = found(trained((True,) * 4 + (False,) * 2), "unneeded-gradients")
     assert row["wins_ns"] == pytest.approx(4 * 220_000, rel=0.03)
     assert "67 %" in row["what"]
+
+
+def two_optimizers(
+    other: str = "Mm", used: bool = True, models: Sequence[str] = ("", ""), us: float = 100
+) -> Trace:
+    """Steps of two optimizers: the first's backward pass goes on through four layers, as the second's does."""
+    steps = Steps()
+    both = ((GEMM, us), (GEMM, us))
+    for _ in steps.each():
+        for first, model in zip((0, 10), models, strict=True):
+            steps.within(model or "forward", *[("aten::linear", ((GEMM, us),))] * 4, first=first)
+            head = range(first + 4, first + (6 if first == 0 else 4))
+            for number in head:
+                steps.op("aten::linear", ((GEMM, us),), sequence=number)
+            for number in reversed(range(first, head.stop)):
+                node = "Mm" if first == 0 else other
+                steps.op(f"{AUTOGRAD}: {node}Backward0", both, sequence=number, track=BACKWARD)
+                added = number not in head if first == 0 else not used and number == first + 1
+                work = ((ELEMENTWISE, 20),) if added else ()
+                inside = "aten::add_" if added else "aten::detach"
+                steps.op(ACCUMULATE, work, inside=inside, track=BACKWARD)
+            steps.within("Optimizer.step#Adam.step", ("aten::_fused_adam_", ((ELEMENTWISE, 100),)))
+    return steps.trace()
+
+
+@pytest.mark.parametrize("models", [("", ""), ("Generator #1", "Generator #1")], ids=["no marks", "marks"])
+def test_gradients_of_weights_of_another_optimizer_are_cut_off_where_its_model_ends(
+    models: tuple[str, str],
+) -> None:
+    row = found(two_optimizers(models=models), "unneeded-gradients")
+    assert "another optimizer of the step updates" in row["what"]
+    assert row["instead"].startswith(".detach()")
+    assert row["wins_ns"] == pytest.approx(4 * 220_000, rel=0.03)
+
+
+def test_the_line_of_the_backward_pass_through_the_other_model_is_named() -> None:
+    trace = two_optimizers(us=20)
+    step_ns = (trace.span[1] - trace.span[0]) / 4
+    lines = SampledLine("gan.py:9", 0.3, "backward"), SampledLine("gan.py:5", 0.5, "forward")
+    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, lines=lines)
+    assert found(trace, "unneeded-gradients")["where"] == "gan.py:9"
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        two_optimizers("Addmm"),
+        two_optimizers(used=False),
+        two_optimizers(models=("Teacher #1", "Student #2")),
+    ],
+    ids=["other layers", "they are added there, too", "another model"],
+)
+def test_weights_that_no_other_optimizer_is_known_to_update_are_frozen(trace: Trace) -> None:
+    row = found(trace, "unneeded-gradients")
+    assert "the optimizer does not update" in row["what"]
+    assert "requires_grad_(False)" in row["instead"]
 
 
 def test_what_lies_behind_a_frozen_layer_still_needs_the_gradient_of_its_input() -> None:
@@ -539,6 +595,16 @@ def test_a_pass_for_a_metric_on_the_batch_that_was_trained_on_costs_its_time(
     assert "outputs.detach()" in row["instead"]
     # With the weights of after the update the method may need it.
     assert (row["wins_low_ns"] == 0) == ("before the update" in row["instead"]) == ended_by_update
+
+
+@pytest.mark.parametrize("ended_by_update", [True, False])
+def test_a_pass_for_a_metric_may_be_in_the_mode_of_evaluation(ended_by_update: bool) -> None:
+    trace = measured(f"{TRAINED} in another mode", ended_by_update=ended_by_update)
+    row = found(trace, "repeated-forward")
+    assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+    assert "in the mode of training" in row["instead"]
+    assert "the model's mode was changed" in row["because"]
+    assert row["wins_low_ns"] == 0, "the results differ"
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,21 @@ def test_a_step_owns_what_it_launched() -> None:
     assert rows["launches"].to_list() == [1, 1]
 
 
+def test_a_device_that_waits_for_batches_does_not_wait_for_launches() -> None:
+    """Faster launches would hide the loading of the next batch behind the kernels: half of the step."""
+    made = Made()
+    for number, at in made.steps(200, 4):
+        made.op("enumerate(DataLoader)#_It.__next__", at, at + 100)
+        made.launch("gemm", (at + 101, at + 104), (at + 106, at + 206), number + 1)
+        made.op("aten::mm", at + 105, at + 199)
+    found = report("kernel_launches", made.trace())
+    share, ns = found.fact("launch_bound_share"), found.fact("launch_bound_ns")
+    assert isinstance(share, float)
+    assert share < 0.05
+    assert ns == pytest.approx(share * 200_000)
+    assert found.verdict.sentence.startswith("not launch-bound")
+
+
 def test_slow_steps_are_explained_by_the_part_that_grew() -> None:
     made, at = Made(), 0
     for number, length in enumerate((100, 100, 180, 100, 100)):
@@ -309,6 +324,19 @@ def test_kernels_by_kind_share_the_summed_time() -> None:
         "vectorized_elementwise<Mul>",
     ]
     assert found.table("kernels").rows["tensor_cores"].to_list() == ["no", ""]
+
+
+def test_shares_are_of_the_work_that_figures_a_step_count() -> None:
+    made = Made().step(1, 0, 100).step(2, 100, 200)
+    for correlation, start in enumerate((10, 110), 1):
+        made.launch("volta_sgemm_128x64_nn", (start, start + 1), (start + 2, start + 62), correlation)
+        made.launch("cunn_SoftMaxForward", (start + 1, start + 2), (start + 62, start + 82), correlation + 2)
+    made.launch("cunn_SoftMaxForward", (201, 202), (203, 303), 5)
+    found = report("kernels", made.trace())
+    rows = found.table("kinds").rows
+    assert rows.select("per_step_ns", "share").rows() == [(60_000, 0.75), (20_000, 0.25)]
+    assert found.verdict.sentence.startswith("75.0 % of GPU time is gemm")
+    assert found.notes[0] == "38.5 % of the work lies outside the steps, and is in no share."
 
 
 def test_without_a_device_operators_by_self_time() -> None:

@@ -118,12 +118,14 @@ def test_a_difference_is_sure_only_beyond_the_spread() -> None:
         return made.trace()
 
     faster = compare(steps(100, 101, 99, 100, 102), steps(80, 81, 79, 80, 80))
-    assert faster.verdict.sentence.startswith("a step is 1.25× faster: 100 µs before, 80.0 µs after")
+    assert faster.verdict.sentence.startswith(
+        "under the profiler, a step is 1.25× faster: 100 µs before, 80.0 µs after"
+    )
     assert (faster.fact("sure"), faster.verdict.level) == ("yes", "good")
     assert faster.table("kernels").rows["change_ns"][0] == pytest.approx((80 - 100.4) * 1000)
     noisy = compare(steps(100, 140, 60, 100, 120), steps(90, 130, 50, 95, 115))
     assert str(noisy.fact("sure")).startswith("no")
-    assert noisy.verdict.sentence.startswith("a step may be 1.053× faster")
+    assert noisy.verdict.sentence.startswith("under the profiler, a step may be 1.053× faster")
     few = compare(steps(100, 100), steps(80, 80))
     assert "unknown" in str(few.fact("sure"))
 

@@ -62,6 +62,14 @@ def test_item_is_one_sync_of_two_calls_with_its_whole_cost() -> None:
     )
 
 
+def test_fewer_syncs_than_steps_are_counted_over_all_steps() -> None:
+    made = item_step().launch("long", (210, 212), (215, 390), 21).step(4, 200, 400)
+    sentence = report(made.trace()).verdict.sentence
+    assert sentence.startswith(
+        "1 sync in 2 steps blocks the host for 85.0 µs; removing it saves about 42.5 µs a step"
+    )
+
+
 def test_a_wait_while_the_device_has_more_work_is_harmless() -> None:
     made = item_step()
     made.launch("long", (6, 8), (92, 290), 20)  # queued before the sync, still running after it

@@ -16,7 +16,7 @@ from tuiprof.cli import main
 from tuiprof.fleet.fleet import Fleet
 from tuiprof.fleet.gather import FOLDER_VARIABLE, run_batch
 from tuiprof.fleet.meeting import always_late, held, wins_as_median
-from tuiprof.fleet.summary import MAX_BYTES
+from tuiprof.fleet.summary import MAX_BYTES, table
 from tuiprof.fleet.views import NAMES, reports
 from tuiprof.model import Report, Table
 from tuiprof.report import formats, render_all
@@ -170,6 +170,28 @@ def test_what_a_change_wins_is_the_jobs(fleet: Fleet, said: dict[str, Report]) -
     table = said["job"].table("findings").rows
     assert (table["wins_ns"] <= table["rank_ns"] + 1).all()
     assert (table["ranks"] == 12).any()
+
+
+def test_a_general_change_comes_after_the_specific_one_that_ranks_have_before_it(fleet: Fleet) -> None:
+    """Alone, the order would be that of the savings; so it is if the ranks have them in that order."""
+    summary = fleet.summary
+    files = summary.files["file"].to_list()
+
+    def order(*found: tuple[str, float]) -> list[str]:
+        rows = [{"file": file, "rule": rule, "wins_ns": ns} for file in files for rule, ns in found]
+        findings = table("findings", rows).with_columns(pl.col("what", "where", "instead").fill_null(""))
+        changed = Fleet(replace(summary, findings=findings))
+        [report] = (one for one in reports(changed, ["job"]) if isinstance(one, Report))
+        shown = report.table("findings").rows
+        assert (
+            shown.filter(rule="launch-bound")["wins_ns"].item()
+            > shown.filter(rule="kernel-loop")["wins_ns"].item()
+        )
+        return list(shown["rule"])
+
+    few, some, many = ("small-copy", 50_000.0), ("kernel-loop", 200_000.0), ("launch-bound", 300_000.0)
+    assert order(some, many, few) == ["kernel-loop", "launch-bound", "small-copy"]
+    assert order(many, some, few) == ["launch-bound", "kernel-loop", "small-copy"]
 
 
 def test_who_came_last_pays_for_all() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tuiprof.formats.session_files import read_uncaptured
-from tuiprof.model.steps import BatchPadding, Uncaptured, Weights, WorkerRestarts
+from tuiprof.model.steps import BatchPadding, Collections, Uncaptured, Weights, WorkerRestarts
 
 
 def session(folder: Path, host: list[dict[str, float]], *more: str) -> Path:
@@ -66,6 +66,78 @@ def test_page_faults_are_those_before_the_capture(
         assert found.page_faults is not None
         assert found.page_faults.per_step == pytest.approx(1_000 * per_step)
         assert found.page_faults.system_share == pytest.approx(share)
+
+
+def collecting(
+    folder: Path, every: int, gc_ns: int, *, hidden_ns: int = 0, usual_ns: int = 0, on_device: bool = False
+) -> Collections | None:
+    """Return what is read of a run of 400 steps, one of ``every`` of which collects for ``gc_ns``, all ``usual_ns``.
+
+    Step ``n`` is longer by a collection, less ``hidden_ns``; a device, if there is one, takes 9 ms a step.
+    """
+    trace = session(folder, [])
+    lines: list[dict[str, Any]] = []
+    sums, at = [0, 0, 0, 0], 0
+    for n in range(1, 400):
+        collected = usual_ns + (gc_ns if n % every == 0 else 0)
+        dur = 1_000_000 + 1_000 * (n % 3) + max(collected - hidden_ns, 0)
+        at += dur
+        fields = {"gc": [1, collected]} if collected else {}
+        lines.append({"t": "step", "n": n, "at": at, "dur": dur, "cap": n in (30, 31)} | fields)
+        if on_device:
+            longer = max(collected - hidden_ns, 0)
+            lines.append({"t": "dev", "n": n, "dur": 9_000_000 + 1_000 * (n % 3) + longer})
+        for index, value in enumerate((1, bool(collected), collected, collected**2)):
+            sums[index] += value
+        if n == 3:
+            sums[2] += 10**9  # the warm-up collects for a second
+        if n in (3, 399):
+            names = ("steps", "count", "ns", "squares")
+            lines.append({"t": "garbage", "at": at, "n": n, **dict(zip(names, sums, strict=True))})
+    (folder / "log" / "rank0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return uncaptured(trace).collections
+
+
+def test_collections_of_the_whole_run_count_without_its_warm_up(tmp_path: Path) -> None:
+    found = collecting(tmp_path, every=50, gc_ns=40_000_000)
+    assert found is not None
+    assert (found.steps, found.count, found.ns) == (396, 7, 7 * 40_000_000)
+    assert (found.long_ns, found.every) == (pytest.approx(40_000_000), pytest.approx(396 / 7))
+    assert found.usual_ns == 0
+    assert found.shown == pytest.approx(1.0, rel=0.01)
+    mean = 7 * 40_000_000 / 396
+    likely, least, most = found.rare_ns()
+    assert likely == pytest.approx(mean, rel=0.01)
+    assert most - likely == pytest.approx(mean / 7**0.5, rel=0.03)
+    assert 0 < least < likely
+
+
+def test_collections_of_every_step_are_not_rare(tmp_path: Path) -> None:
+    found = collecting(tmp_path, every=50, gc_ns=40_000_000, usual_ns=200_000)
+    assert found is not None
+    assert found.usual_ns == 200_000
+    assert found.rare_ns()[0] == pytest.approx(7 * 40_000_000 / 396, rel=0.01)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_collections_while_a_device_works_on_cost_less(on_device: bool, tmp_path: Path) -> None:
+    found = collecting(tmp_path, every=20, gc_ns=40_000_000, hidden_ns=30_000_000, on_device=on_device)
+    assert found is not None
+    assert found.shown == pytest.approx(0.25, rel=0.02)
+    likely, _, most = found.rare_ns()
+    assert likely == pytest.approx(0.25 * found.ns / found.steps, rel=0.02)
+    assert most > found.ns / found.steps
+
+
+def test_of_collections_that_no_known_step_has_nothing_is_certain(tmp_path: Path) -> None:
+    found = collecting(tmp_path, every=50, gc_ns=1_000)  # not longer than steps vary
+    assert found is not None
+    assert found.shown is None
+    assert found.rare_ns()[1] == 0.0
+
+
+def test_a_session_that_did_not_time_collections_tells_nothing_of_them(tmp_path: Path) -> None:
+    assert uncaptured(session(tmp_path, [])).collections is None
 
 
 def test_what_a_phase_takes_in_most_steps_is_known_if_most_have_it(tmp_path: Path) -> None:
@@ -366,6 +438,16 @@ def test_a_device_that_keeps_up_says_nothing_more(tmp_path: Path) -> None:
         log.writelines(_line({"t": "dev", "n": n, "dur": 2_050_000}) for n in range(39))
     found = uncaptured(trace)
     assert (found.step_ns, found.host_ns) == (2e6, None)
+
+
+def test_some_long_steps_of_both_do_not_let_the_host_run_ahead(tmp_path: Path) -> None:
+    times = [30.0 if n % 5 else 60.0 for n in range(41)]
+    trace = steps(tmp_path, times)
+    with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
+        log.writelines(_line({"t": "dev", "n": n, "dur": round(ms * 1e6)}) for n, ms in enumerate(times[:39]))
+        log.writelines(_line({"t": "step", "n": 41 + n, "dur": 30_000_000}) for n in range(40))
+    found = uncaptured(trace)
+    assert (found.step_ns, found.host_ns, len(found.later_ns)) == (30e6, None, 37)
 
 
 def test_of_few_long_steps_before_an_early_capture_the_last_five_count(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ class Experts(nn.Module):
     "delays-experts",
     "each of four experts is called on all rows, though a row gives two of them a share that is not zero",
     "each expert called on its rows",
+    "all-experts",
     "host-operators",
     "operator-loop",
     cpu=True,

@@ -339,11 +339,26 @@ def test_what_findings_have_in_common_is_said_once() -> None:
     assert "a copy → the same fix" in text
 
 
+def test_findings_that_a_short_page_leaves_out_are_counted() -> None:
+    changes = tuple(Change("rule", f"cost {n}", "", f"fix {n}", "", "high", 1e5) for n in range(5))
+    page = Answer("t", "", 1, 1e6, 1e6, 7e5, 4e5, "trust: complete", True, changes, ())
+    short = to_text(page, Style(), most=2)
+    assert "… 3 more: tuiprof report -v" in short
+    assert "cost 1" in short
+    assert "cost 2" not in short
+    assert "all 5 together save 400 µs (40 %) · device work alone takes 700 µs" in short
+    assert "… 1 more: tuiprof report -v" in to_text(page, Style())
+
+
 @pytest.mark.parametrize(
     ("level", "sentence"),
-    [("bad", "! no rule names a first change: see Idle below"), ("warn", "✓ nothing to change:")],
+    [
+        ("bad", "! no rule names a first change: see Idle below"),
+        ("warn", "! no rule found a cost in this trace; see Idle below"),
+        ("good", "✓ nothing to change:"),
+    ],
 )
-def test_a_page_without_findings_is_not_all_well_where_a_line_is_bad(level: Level, sentence: str) -> None:
+def test_a_page_without_findings_is_not_all_well_where_a_line_is_not(level: Level, sentence: str) -> None:
     line = Line("device_idle", "Idle", level, "the GPU idles 84 % of the time")
     page = Answer("t", "", 0, None, None, None, None, "trust: complete", True, (), (line,))
     for text in (to_text(page, Style()), to_markdown(page)):

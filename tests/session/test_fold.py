@@ -61,7 +61,7 @@ def test_statistics_of_steps_by_hand() -> None:
     assert step_stats(np.array([], np.int64)).count == 0
 
 
-def test_device_times_are_compared_with_the_host_times_of_the_same_steps() -> None:
+def test_device_times_are_compared_with_the_host_times_of_the_same_stretch() -> None:
     # 32 slow steps are all timed on the device, of the fast ones after them each 16th.
     host = np.array([2_000] * 32 + [1_000] * 160, np.int64)
     device = np.where((np.arange(192) < 32) | (np.arange(192) % 16 == 15), host, -1)
@@ -71,6 +71,9 @@ def test_device_times_are_compared_with_the_host_times_of_the_same_steps() -> No
     assert (ahead.on_device, ahead.median_ns) == (True, 1_000)
     assert ahead.mean_ns == pytest.approx(host.mean())
     assert not step_stats(host // 2, np.where(np.arange(192) < 7, host, -1)).on_device, "too few were timed"
+    # Each fourth step logs, and waits for all: where only those are timed, the host runs ahead all the same.
+    host, waits = np.array([5_000, 5_000, 5_000, 17_000] * 48, np.int64), np.arange(192) % 4 == 3
+    assert step_stats(host, np.where(waits, 8_000, -1)).on_device
 
 
 def test_a_rank_is_folded() -> None:

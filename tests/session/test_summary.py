@@ -15,6 +15,7 @@ from tuiprof.cli import main
 from tuiprof.cli.answering import page, session_answer
 from tuiprof.cli.targets import Selection
 from tuiprof.comparison.sides import compare_targets
+from tuiprof.model.units import format_ns
 from tuiprof.report import Style
 from tuiprof.report.answer import to_text
 from tuiprof.session.live.listing import summary_of
@@ -108,9 +109,19 @@ def test_a_large_rest_of_the_step_is_explained(tmp_path: Path) -> None:
 )
 def test_a_median_that_is_no_usual_step_is_said(durations: list[int], said: bool, tmp_path: Path) -> None:
     session = written(tmp_path, *(step(n, dur) for n, dur in enumerate(durations)))
-    notes = [note for note in summarise(session).notes if "not what a step takes on average" in note]
+    report = summarise(session)
+    notes = [note for note in report.notes if "more than twice the median" in note]
     assert bool(notes) == said
-    assert not said or ("40.0 % of the steps" in notes[0] and "the mean is 4.82 ms" in notes[0])
+    assert not said or ("40.0 % of the steps" in notes[0] and "(mean 4.82 ms, " in report.verdict.sentence)
+
+
+def test_a_first_step_that_compiles_is_neither_in_the_mean_nor_in_the_rate(tmp_path: Path) -> None:
+    durations = [1_470_000_000, *[40_000_000] * 25, *[160_000_000] * 3]
+    report = summarise(written(tmp_path, *(step(n, dur) for n, dur in enumerate(durations))))
+    mean_ns = sum(durations[1:]) / 28
+    assert report.fact("step_mean_ns") == pytest.approx(mean_ns)
+    assert report.fact("steps_per_s") == pytest.approx(1e9 / mean_ns)
+    assert f"(mean {format_ns(mean_ns)}, " in report.verdict.sentence
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
@@ -239,21 +250,26 @@ def test_the_answer_of_a_run_without_a_trace_is_about_its_steps(tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize(("operators", "weighted"), [(100, True), (20, False)])
+@pytest.mark.parametrize(
+    ("operators", "long_ms", "every", "weighted"),
+    [(100, 100, 16, True), (20, 100, 16, False), (100, 11, 8, True)],
+)
 def test_a_long_step_in_a_capture_is_weighted_if_it_is_of_another_kind(
-    tmp_path: Path, operators: int, weighted: bool
+    tmp_path: Path, operators: int, long_ms: int, every: int, weighted: bool
 ) -> None:
-    """A rollout before each 16 updates calls more operators; a step that is only slow is said to be rare."""
+    """A rollout before several updates calls more operators; a step that is only slow is said to be rare."""
     session, events, at = new_session(tmp_path), list[dict[str, Any]](), 0
     for number, count in ((30, 20), (31, 20), (32, operators)):
-        took = 100_000 if number == 32 else 4_000
+        took = 1_000 * long_ms if number == 32 else 4_000
         events.append(kineto(f"ProfilerStep#{number}", at, took, "user_annotation"))
         events += [kineto("aten::mm", at + n * took // count, took // count // 2) for n in range(count)]
         at += took
     path = session.path / "traces" / "rank0.pt.trace.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    rows = (step(n, 100_000_000 if n % 16 == 0 else 4_000_000, cap=30 <= n <= 32) for n in range(320))
+    rows = (
+        step(n, 1_000_000 * long_ms if n % every == 0 else 4_000_000, cap=30 <= n <= 32) for n in range(320)
+    )
     where = {"id": "start", "first": 30, "last": 32, "path": "traces/rank0.pt.trace.json"}
     append(session, "rank0", head(session), *rows, line("capture", at=4_000, state="written", **where))
     text = to_text(session_answer(session, Selection()), Style(width=None))

@@ -87,7 +87,7 @@ async def test_the_verdict_the_steps_and_both_timelines_stand_above_the_tables(
     async with (app := app_of(pair)).run_test(size=(140, 48)) as pilot:
         view = await shown(pilot)
         text = screen_text(app)
-        assert "a step is 1.36× faster: 1.89 ms before, 1.39 ms after" in text
+        assert "under the profiler, a step is 1.36× faster: 1.89 ms before, 1.39 ms after" in text
         assert "1.89 ms median" in text
         assert "1.39 ms median" in text
         assert text.count("stream 7") == 2

@@ -56,7 +56,7 @@ def test_a_fix_ends_at_a_whole_clause_and_its_second_line_takes_the_room_below_t
     lines = lines_of(replace(FOUND, fix=fix), 80)
     assert lines[-1].rstrip() == "▌         or CUDA graphs, or fewer kernels; no waits"
     lines = lines_of(replace(FOUND, fix=fix + " which block the host while the device is idle"), 80)
-    assert lines[-1].rstrip() == "▌         or CUDA graphs, or fewer kernels"
+    assert lines[-1].rstrip() == "▌         or CUDA graphs, or fewer kernels …"
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

@@ -14,13 +14,13 @@ from synthetic import Synthetic, recorded
 
 from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.alerts import Alert
-from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.fold import Fold, NoteLine
 from tuiprof.session.live.hosts import RankTimes
-from tuiprof.session.live.series import NO_STATS
+from tuiprof.session.live.series import NO_STATS, StepStats
 from tuiprof.session.live.tail import Batch
 from tuiprof.session.log import Memory, Telemetry, Uses
 from tuiprof.session.run import control
-from tuiprof.session.store.meta import Clock, DeviceMeta, SessionMeta
+from tuiprof.session.store.meta import Clock, DeviceMeta, Labels, SessionMeta
 from tuiprof.session.store.status import Status
 from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.captures import RunCaptures, Verdict
@@ -242,6 +242,34 @@ def test_a_core_is_busy_that_works_for_most_of_the_time(tmp_path: Path, shown: S
     [host] = device_views(moment.run.fold, moment.session.meta.devices, moment.rank)
     shares = {"core0_util": 0.9, "core1_util": 0.6, "core2_util": 0.3, "core3_util": 0.06}
     assert "2 of 4 busy" in text(_cores(replace(host, latest=shares), 80))
+
+
+@pytest.mark.parametrize(("mean_ms", "said"), [(62.8, "mean 62.8 ms"), (57.0, "jitter 29.0 %")])
+def test_a_mean_that_the_median_does_not_explain_takes_the_place_of_the_jitter(
+    mean_ms: float, said: str
+) -> None:
+    stats = StepStats(
+        700,
+        median_ns=56e6,
+        p95_ns=89e6,
+        mean_ns=mean_ms * 1e6,
+        jitter=0.29,
+        rate_hz=1e3 / mean_ms,
+        outlier_above_ns=1e9,
+    )
+    [row] = live_view.stats_row(stats, View(1, None, False), 80, batch=None, baseline=None)
+    assert said in text(row)
+    assert ("jitter" in text(row)) == ("jitter" in said)
+
+
+def test_of_a_past_run_no_alerts_are_claimed_and_the_rules_come_last() -> None:
+    noted = [NoteLine(5, "rank0", "warn", "steps are slower")]
+    said = [line for line, _ in live_view.alert_paragraphs([], Labels(), noted, past=True)]
+    assert said[0] == "The run is over: tuiprof replay shows the alerts it had."
+    assert said[-1].endswith("steps are slower")
+    said = [line for line, _ in live_view.alert_paragraphs([], Labels(), noted, past=False)]
+    assert said[0] == "no alerts"
+    assert said.index("what raises an alert") > said.index("noted by the run")
 
 
 def test_without_a_step_the_remedy_is_named() -> None:

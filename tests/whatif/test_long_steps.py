@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from analyses.made import Made
+from analyses.made import Made, report
 
 from tuiprof import advice
 from tuiprof.advice import AdviceRule, Evidence, Finding, advise, losses_of, priorities
@@ -28,8 +28,13 @@ def captured(
     session: Sequence[int] = SESSION,
     slow: int = -1,
     later: Sequence[int] = (),
+    *,
+    waits: bool = False,
 ) -> Trace:
-    """Steps of so many operators, which take 40 µs each while captured, and five times as long in the ``slow`` step."""
+    """Steps of so many operators, which take 40 µs each while captured, and five times as long in the ``slow`` step.
+
+    Where it ``waits``, the host does so after each operator of the long steps.
+    """
     made, at, correlation = Made(), 0.0, 0
     for number, count in enumerate(operators):
         begin = at
@@ -37,6 +42,8 @@ def captured(
             correlation += 1
             made.op("aten::mm", at, at + 35)
             made.launch("gemm", (at + 2, at + 6), (at + 9, at + 14), correlation)
+            if waits and count > 20:
+                made.call("cudaStreamSynchronize", at + 15, at + 33)
             at += 200 if number == slow else 40
         made.step(number, begin, at)
     trace = made.trace()
@@ -77,6 +84,26 @@ def test_a_saving_is_the_mean_over_both_kinds_of_steps() -> None:
     assert opening(trace, "").step_is == "mean of 10 steps of the session"
     assert any(
         "mean over 10 steps of the session: 1 took about 3.00 ms" in note for note in advise(trace).notes
+    )
+
+
+def test_waits_of_long_steps_alone_cost_what_they_do_on_average() -> None:
+    trace = captured(waits=True)
+    found, whole_ns = report("sync_events", trace), kinds(trace).step_ns
+    saves_ns = found.fact("saves_ns_per_step")
+    assert isinstance(saves_ns, float)
+    assert 0.1 * 100 * 10_000 < saves_ns < 0.1 * 100 * 18_000
+    assert found.fact("saves_share") == saves_ns / whole_ns
+    assert found.verdict.level == "bad"
+    idle = report("device_idle", trace)
+    assert idle.fact("uncaptured_idle_share") == 1 - kinds(trace).device_busy_ns / whole_ns
+
+
+def test_a_change_that_saves_nothing_is_not_called_faster() -> None:
+    told = answer(captured(), changes(captured(), host=1.0))
+    assert isinstance(told, Report)
+    assert (
+        told.verdict.sentence == "the host's time × 1: a step would still take about 840 µs, at best 772 µs"
     )
 
 

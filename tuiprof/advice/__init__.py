@@ -16,7 +16,7 @@ import polars as pl
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import left_to_compile
-from tuiprof.advice.pricing import MIN_SHARE, Priced, Priorities, all_of, prioritise, touched_ns
+from tuiprof.advice.pricing import ADDS, MIN_SHARE, Priced, Priorities, all_of, prioritise, touched_ns
 from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses.shared.replay import captured_step_ns, in_part, replayed, replayed_steps
@@ -25,7 +25,7 @@ from tuiprof.errors import REPORT_IT, UsageProblem, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.trace import cached_on_trace
-from tuiprof.model.units import format_ns, format_ns_span, format_share, plural
+from tuiprof.model.units import format_count, format_ns, format_ns_span, format_share, plural
 from tuiprof.plugins import discover
 from tuiprof.whatif import Edit
 from tuiprof.whatif.replay import TOLERANCE, Calibrated, Kinds, Losses, losses
@@ -61,7 +61,7 @@ def unavailable() -> dict[str, str]:
 
 
 def priorities(trace: Trace, window: Window | None = None) -> Priorities:
-    """Return what to change, largest saving first.
+    """Return what to change, largest saving first, but specific changes before a general one that contains them.
 
     Rules look in the window; savings always refer to the steps of the whole trace.
     """
@@ -179,6 +179,11 @@ _RULES = (
         f"An unchanged replay must match the captured step time within {format_share(TOLERANCE)}; "
         "otherwise nothing is predicted.",
     ),
+    Rule(
+        "order",
+        "Largest saving first; but launching less, which saves what the others leave, comes after a finding that "
+        f"takes away {format_share(1 - ADDS)} or more of what it would save alone.",
+    ),
     Rule("left out", f"Findings that save less than {format_share(MIN_SHARE)} of the step."),
     Rule(
         "sure",
@@ -240,7 +245,6 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
     if isinstance(step, str) or steps is None:
         return [f"Savings cannot be predicted: {step}."] if found.findings else []
     captured_ns = captured_step_ns(trace, Kinds(step))
-    slower = captured_ns / step.step_ns - 1 if step.step_ns else 0.0
     notes = []
     if steps.long is not None:
         notes.append(
@@ -253,7 +257,7 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
         notes.append(
             f"Savings are for a step of {format_ns(step.step_ns)}, the median of "
             f"{step.uncaptured.steps} steps {where}; while captured, the median step takes "
-            f"{format_ns(captured_ns)} ({format_share(abs(slower))} {'more' if slower >= 0 else 'less'})."
+            f"{format_ns(captured_ns)} ({_than(captured_ns, step.step_ns)})."
         )
     elif step.basis == "table":
         notes.append(
@@ -278,6 +282,14 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
             f"{format_ns(step.graph.high - step.graph.low)} in its middle that were replayed."
         )
     return notes
+
+
+def _than(ns: float, base_ns: float) -> str:
+    """Return how a time compares with another: ``20 % more``, ``30 % less`` or, from twice on, ``13 times as long``."""
+    ratio = ns / base_ns if base_ns else 1.0
+    if ratio >= 2:
+        return f"{format_count(round(ratio)) if ratio >= 10 else f'{ratio:.2g}'} times as long"
+    return f"{format_share(abs(ratio - 1))} {'more' if ratio >= 1 else 'less'}"
 
 
 def _missing(found: Priorities) -> list[str]:

@@ -58,6 +58,7 @@ def _change(item: Priced) -> Change:
         win.high_ns if win else None,
         item.share,
         item.overlaps,
+        item.on_top,
         proof_command(finding.proof),
     )
 

@@ -62,7 +62,7 @@ _ACTIVATIONS: Final = {
 }
 _SHORTEST_ACTIVATION: Final = 3
 #: A call, or so many in the same order, repeated more often than this process one tensor after the other.
-_LONGEST_PERIOD: Final = 8
+_LONGEST_PERIOD: Final = 32
 _MAX_OF_ONE: Final = 8
 #: Maximum number of operators that a finding names.
 _NAMED: Final = 10

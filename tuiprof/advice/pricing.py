@@ -13,8 +13,8 @@ from tuiprof.whatif.replay import Kinds, Win
 
 #: A finding that saves less than this share of the step is left out.
 MIN_SHARE: Final = 0.002
-#: A finding overlaps those above it if it adds less than this share of its own saving.
-_ADDS: Final = 0.7
+#: A finding overlaps others if it adds less than this share of its own saving once they are fixed.
+ADDS: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,18 @@ class Priced:
     win: Win | None  # saving per step; None = unknown
     share: float | None = None  # saving as a share of the step, at most 1; None = unknown
     overlaps: bool = False  # after the findings above it, it saves clearly less than alone
+    on_top: bool = (
+        False  # its saving is what is left after the findings above it; alone, it would save clearly more
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Priorities:
     """Findings in order, and their combined saving."""
 
-    findings: tuple[Priced, ...]  # those that distort every figure first, then by saving
+    #: Those that distort every figure first, then by saving, but the general ones (``Finding.remainder``) below the
+    #: specific ones that cause a good part of what they are about.
+    findings: tuple[Priced, ...]
     together: Win | None  # saving of all priced findings together; None = unknown
     #: Step time without the profiler, including the savings in rare steps; None = unknown.
     step_ns: float | None = None
@@ -56,6 +61,7 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Kinds | None, trace: 
     now = {id(item.finding): item for item in _price(left, step)}
     on_top = [item for item in _price(left, step, others) if id(item.finding) in now]
     priced = _ordered([*priced, *(min(item, now[id(item.finding)], key=_saved_ns) for item in on_top)])
+    priced = _specific_first(priced, step)
     step_ns = step.step_ns + sum(item.finding.rare_ns[0] for item in priced)
     result, before, edit = [], 0.0, Edit()
     for item in priced:
@@ -64,7 +70,7 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Kinds | None, trace: 
         adds, before = together_ns - before, together_ns
         captured_ns = item.win.ns - item.finding.rare_ns[0] if item.win else 0.0
         share = min(item.win.ns / step_ns, 1.0) if item.win and step_ns else None
-        result.append(replace(item, share=share, overlaps=adds < _ADDS * captured_ns))
+        result.append(replace(item, share=share, overlaps=adds < ADDS * captured_ns))
     together = None
     if priced:
         together = step.win(*all_of(priced))
@@ -94,6 +100,30 @@ def with_rare(win: Win, rare_ns: tuple[float, float, float]) -> Win:
         return win
     likely, least, most = rare_ns
     return Win(win.ns + likely, win.low_ns + least, win.high_ns + most)
+
+
+def _specific_first(priced: Sequence[Priced], step: Kinds) -> list[Priced]:
+    """Move each general change below the specific ones that it overlaps.
+
+    A general change, as to launch less, contains much of what specific ones remove. Its price is what it saves on top
+    of them, and it is the larger edit of the script and the less certain one. So a loop that causes a good part of the
+    launches is named first, even if more is left to save after it.
+    """
+    ordered = [item for item in priced if not item.finding.remainder]
+    for general in (item for item in priced if item.finding.remainder):
+        alone_ns = step.likely_ns(general.finding.edits.likely)
+        causes = [
+            index
+            for index, item in enumerate(ordered)
+            if not item.finding.remainder
+            # No change takes away more than it saves itself.
+            and _saved_ns(item) >= (1 - ADDS) * alone_ns
+            and step.likely_ns(general.finding.edits.likely, on=item.finding.edits.likely) < ADDS * alone_ns
+        ]
+        above = [index for index, item in enumerate(ordered) if _saved_ns(item) >= _saved_ns(general)]
+        at = max((index + 1 for index in (*causes, *above)), default=0)
+        ordered.insert(at, replace(general, on_top=bool(causes)))
+    return ordered
 
 
 def _saved_ns(item: Priced) -> float:

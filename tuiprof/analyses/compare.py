@@ -22,13 +22,16 @@ from tuiprof.analyses.shared.changes import (
 )
 from tuiprof.analyses.shared.frames import COMPILED_GRAPH
 from tuiprof.analyses.shared.kernel_names import short_name
+from tuiprof.analyses.shared.replay import replayed_steps
 from tuiprof.analyses.shared.scope import PERIOD_RULE, Scope, step_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind, listed
-from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.model.units import format_count, format_ns, format_share, format_speed
 
 NAME, TITLE = "compare", "Compare"
+#: Key of the figure that says how a step changed without the profiler.
+UNCAPTURED: Final = "uncaptured_change"
 
 #: A difference below this share of the longer time is noise: for device times, and for host times.
 DEVICE_NOISE: Final = 0.01
@@ -83,6 +86,7 @@ def compare(
 ) -> Report:
     """Compare two traces of the same work; differences are after minus before, so negative is faster."""
     recorded, figures = list(metrics), list[Metric]()
+    without_profiler: str | None = None
     said = list(notes)
     tables: list[Table] = []
     if before is not None and after is not None:
@@ -91,7 +95,9 @@ def compare(
         stepped = all(side.step_count for side in sides)
         if not stepped:
             said.append("Only one trace marks steps: totals are compared, whatever the traces' length.")
-        change = change or step_change(*(step_times(side).period for side in sides))
+        if change is None and (change := step_change(*(step_times(side).period for side in sides))):
+            change = replace(change, captured=True)
+            without_profiler = _without_profiler(sides)
         said += _profiled_differently(before, after)
         tables = [
             _located(
@@ -111,7 +117,8 @@ def compare(
         (
             Fact("before", "before", names[0] or None, "text"),
             Fact("after", "after", names[1] or None, "text"),
-            Fact("sure", "sure", change.sure if change is not None else "unknown", "text"),
+            Fact(UNCAPTURED, "without the profiler", without_profiler, "text"),
+            Fact("sure", "significant", change.sure if change is not None else "unknown", "text"),
             Fact("step_change_share", "step time", share, "share", signed=True),
         ),
         (
@@ -127,6 +134,17 @@ def compare(
         _RULES,
         tuple(said),
     )
+
+
+def _without_profiler(sides: tuple[Scope, Scope]) -> str | None:
+    """Return the change of the step as replayed without the profiler; None = it is unknown for one side."""
+    if not all(side.step_count and side.window.whole for side in sides):
+        return None
+    before, after = (replayed_steps(side.trace) for side in sides)
+    if isinstance(before, str) or isinstance(after, str) or "none" in (before.usual.basis, after.usual.basis):
+        return None
+    speed = format_speed(after.step_ns / before.step_ns if before.step_ns else 0.0)
+    return f"{speed}, {format_ns(before.step_ns)} → {format_ns(after.step_ns)}"
 
 
 def _figures(sides: tuple[Scope, Scope]) -> list[Metric]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 import polars as pl
 
@@ -10,7 +12,7 @@ from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.frames import Ancestry, ancestry_of
-from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.replay import replayed_steps
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, total
@@ -67,6 +69,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     causes = _causes(scope, found, in_steps, span)
     before = sum(gaps.low - scope.low for gaps in found)
     after = sum(scope.high - gaps.high for gaps in found)
+    uncaptured = _uncaptured(trace, window)
     per_step = None
     linked = any((gaps.launch >= 0).any() for gaps in found) or not any(len(gaps.ns) for gaps in found)
     if scope.step_count and linked:
@@ -78,7 +81,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         Fact(
             "uncaptured_idle_share",
             "idle without the profiler",
-            _uncaptured_share(trace, window),
+            uncaptured[0] if uncaptured is not None else None,
             "share",
             "A step without the profiler minus the work of the busiest device.",
         ),
@@ -98,7 +101,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     return Report(
         NAME,
         TITLE,
-        _verdict(causes, idle, span, per_step, device_word(trace), _uncaptured_share(trace, window)),
+        _verdict(causes, idle, span, per_step, device_word(trace), uncaptured),
         facts,
         (_cause_table(scope, causes), _longest(trace, found), *_devices(found)),
         _RULES,
@@ -154,22 +157,27 @@ def _causes(scope: Scope, found: list[_idle.Gaps], in_steps: list[Mask], span: i
     )
 
 
-def _uncaptured_share(trace: Trace, window: Window) -> float | None:
-    """Return the idle share of a step without the profiler; None if it is unknown, or equal."""
-    step = replayed(trace) if window.whole and len(trace.device_indices) == 1 else ""
-    if isinstance(step, str) or step.basis == "none" or not step.step_ns:
+def _uncaptured(trace: Trace, window: Window) -> tuple[float, float] | None:
+    """Return the idle share and the time (ns) of a step without the profiler; None if unknown, or as captured."""
+    steps = replayed_steps(trace) if window.whole and len(trace.device_indices) == 1 else ""
+    if isinstance(steps, str) or steps.usual.basis == "none" or not steps.step_ns:
         return None
     # How a single step of a trace follows the one before it is known from the session alone.
-    if step.graph.step_count < (1 if step.basis == "session" else 2):
+    if steps.usual.graph.step_count < (1 if steps.usual.basis == "session" else 2):
         return None
-    return max(1 - step.graph.device_busy_ns / step.step_ns, 0.0)
+    return max(1 - steps.device_busy_ns / steps.step_ns, 0.0), steps.step_ns
 
 
 def _verdict(
-    causes: pl.DataFrame, idle: int, span: int, per_step: float | None, word: str, uncaptured: float | None
+    causes: pl.DataFrame,
+    idle: int,
+    span: int,
+    per_step: float | None,
+    word: str,
+    uncaptured: tuple[float, float] | None,
 ) -> Verdict:
     captured = idle / span
-    share = captured if uncaptured is None else min(uncaptured, captured)
+    share, step_ns = (captured, inf) if uncaptured is None else (min(uncaptured[0], captured), uncaptured[1])
     level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
     amount = f"{format_ns(per_step)} a step" if per_step is not None else format_ns(idle)
     if causes.is_empty():
@@ -181,7 +189,8 @@ def _verdict(
         most = f"{part} of that unexplained: {top['meaning']}"
     elif top["cause"] in _idle.DEVICE_CAUSES:
         most = f"{part} of that {top['cause']} ({top['meaning']})"
-    if uncaptured is not None and share < 0.9 * captured:
+    # Idle time longer than a step is that of captured steps, which are not as most are.
+    if share < 0.9 * captured or (per_step or 0.0) > step_ns:
         return Verdict(
             f"the {word} is idle about {format_share(share)} of a step without the profiler, {format_share(captured)} "
             f"({format_ns(idle if per_step is None else per_step)}) while captured; {most}",

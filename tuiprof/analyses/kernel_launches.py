@@ -69,9 +69,9 @@ _RULES = (
         "launch-bound",
         f"Without the profiler, a step would be at least {format_share(BOUND_SHARE)} shorter if "
         "operators, Python and launch calls took no host time (waits and data loading stay), as the "
-        "replayed step shows. If it cannot be replayed: the device is idle for that share of the "
-        "captured time, between its first and last work, while the host runs operators, Python or "
-        "calls before the next launch, or the launch itself. From "
+        "replayed step shows, and is spent waiting for them while captured. If it cannot be replayed: the "
+        "device is idle for that share of the captured time, between its first and last work, while the "
+        "host runs operators, Python or calls before the next launch, or the launch itself. From "
         f"{format_share(PARTLY_BOUND_SHARE)} on it is partly launch-bound.",
     ),
     Rule(
@@ -116,8 +116,11 @@ class _Figures:
         if self.step is None or self.bound_ns is None:
             return self.captured_bound_share
         # A device that is busy with its own work does not wait for launches, even if its streams could run in parallel.
-        idle = 1 - self.step.graph.own_busy_ns / max(self.step.step_ns, 1.0)
-        return min(self.bound_ns / max(self.step.step_ns, 1.0), max(idle, 0.0))
+        idle_ns = self.step.step_ns - self.step.graph.own_busy_ns
+        # Nor does it wait longer than for the host that the profiler slows: faster launches would hide the rest, as by
+        # loading a batch.
+        captured_ns = self.captured_bound_share * self.step.captured_ns
+        return max(min(self.bound_ns, idle_ns, captured_ns), 0.0) / max(self.step.step_ns, 1.0)
 
     @property
     def bound(self) -> bool:
@@ -207,7 +210,7 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
         Fact(
             "launch_bound_ns",
             "that is",
-            figures.bound_ns,
+            figures.bound_share * figures.step.step_ns if figures.step is not None else None,
             "ns",
             "Per step, or in total if the trace marks none.",
         ),

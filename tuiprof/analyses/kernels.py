@@ -22,9 +22,9 @@ NAME, TITLE = "kernels", "Kernels"
 _DEVICE_RULES = (
     Rule(
         "share",
-        "Of the summed time of all device work in the window, so shares add up to 100 %. If streams "
-        "overlap, the sum exceeds busy time, which is the union over all streams. Figures per step "
-        "cover everything the step launched, in the window or after it.",
+        "Of the summed time of all device work in the steps (without steps: in the window), so shares add up to "
+        "100 %. If streams overlap, the sum exceeds busy time, which is the union over all streams. Figures per "
+        "step cover everything the step launched, in the window or after it.",
     ),
     Rule(
         "kind",
@@ -97,13 +97,16 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
     )
     names = {code: trace.names[code] for code in distinct(codes).tolist()}
     tensor_cores = {code: _yes_no(_kernel_names.is_tensor_core(name)) for code, name in names.items()}
-    by_name = _group(frame, ["code", "kind"], scope, summed).with_columns(
+    outside = ~scope.in_steps(work)
+    apart = int(in_window[outside].sum()) / max(summed, 1) if scope.step_count else 0.0
+    stepped = bool(scope.step_count) and apart <= _MOSTLY
+    by_name = _group(frame, ["code", "kind"], scope, stepped=stepped).with_columns(
         _in_words("kernel", names),
         _in_words("short", _kernel_names.short_names(names)),
         _in_words("tensor_cores", tensor_cores),
         *_origins(trace, work, codes),
     )
-    by_kind = _group(frame, ["kind"], scope, summed)
+    by_kind = _group(frame, ["kind"], scope, stepped=stepped)
     top, first = by_kind.row(0, named=True), by_name.row(0, named=True)
     word, short = device_word(trace), first["short"]
     brief = short if len(short) <= 60 else f"{short[:59]}…"
@@ -111,9 +114,6 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
         f"{format_share(top['share'])} of {word} time is {top['kind']}; the most expensive kernel is "
         f"{brief} ({format_share(first['share'])}, median {format_ns(first['median_ns'])})"
     )
-    outside = ~scope.in_steps(work)
-    apart = int(in_window[outside].sum()) / max(summed, 1) if scope.step_count else 0.0
-    stepped = bool(scope.step_count) and apart <= _MOSTLY
     facts = (
         Fact("device_events", "device events", int(inside[work].sum()), "count"),
         Fact("work_ns", "work, sum", summed, "ns", "Over all streams; overlaps count twice."),
@@ -209,8 +209,10 @@ def _notes(apart: float, what: str, why: str) -> tuple[str, ...]:
     """Return a note if a part of the work is outside steps."""
     if apart <= _NOTED:
         return ()
-    left_out = (f"{why}, so figures a step are left out.",) if apart > _MOSTLY else ()
-    return (f"{format_share(apart)} of the {what} lies outside the steps.", *left_out)
+    outside = f"{format_share(apart)} of the {what} lies outside the steps"
+    if apart > _MOSTLY:
+        return f"{outside}.", f"{why}, so figures a step are left out."
+    return (f"{outside}, and is in no share.",)
 
 
 def _in_words(column: str, words: dict[int, str], default: str | None = None) -> pl.Expr:
@@ -250,21 +252,25 @@ def _yes_no(value: bool | None) -> str:
     return "" if value is None else "yes" if value else "no"
 
 
-def _group(frame: pl.DataFrame, by: list[str], scope: Scope, summed: int) -> pl.DataFrame:
+def _group(frame: pl.DataFrame, by: list[str], scope: Scope, *, stepped: bool) -> pl.DataFrame:
+    """Sum up by kind or name, the longest first: in the steps if figures are ``stepped``, else in the window."""
     steps = scope.step_count or None
+    in_steps = pl.col("length").filter("in_step").sum()
+    share = in_steps if stepped else pl.col("ns").sum()
+    summed = float(frame.select(share).item())
     return (
         frame.group_by(by, maintain_order=True)
         .agg(
             pl.col("inside").sum().cast(pl.Int64).alias("count"),
             (pl.col("in_step").sum() / steps).alias("per_step"),
             pl.col("ns").sum().alias("total_ns"),
-            (pl.col("length").filter("in_step").sum() / steps).alias("per_step_ns"),
-            (pl.col("ns").sum() / max(summed, 1)).alias("share"),
+            (in_steps / steps).alias("per_step_ns"),
+            (share / max(summed, 1.0)).alias("share"),
             pl.col("length").median().alias("median_ns"),
             pl.col("length").max().alias("longest_ns"),
             pl.col("event").sort_by("length", descending=True).first(),
         )
-        .sort("total_ns", "count", descending=True, maintain_order=True)
+        .sort("share", "total_ns", "count", descending=True, maintain_order=True)
     )
 
 
@@ -272,7 +278,7 @@ def _columns(stepped: bool) -> tuple[Column, ...]:
     return (
         Column("per_step_ns", "a step", "ns", hidden=not stepped),
         Column("total_ns", "total", "ns", hidden=stepped),
-        Column("share", "share", "share", "Of the summed time of all device work."),
+        Column("share", "share", "share", "Of the summed time of all device work listed."),
         Column("per_step", "n/step", "count", hidden=not stepped),
         Column("count", "n", "count", hidden=stepped),
         Column("median_ns", "median", "ns"),
@@ -307,7 +313,9 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     )
     summed = int(own.sum())
     inner = frame.group_by("code").agg(pl.col("with_inner").sum().alias("with_inner_ns"))
-    table = _group(frame, ["code"], scope, summed).join(inner, on="code", how="left")
+    apart = int(own[trace.steps.step_of[rows] < 0].sum()) / max(summed, 1) if scope.step_count else 0.0
+    stepped = bool(scope.step_count) and apart <= _MOSTLY
+    table = _group(frame, ["code"], scope, stepped=stepped).join(inner, on="code", how="left")
     labels = {code: operator_label(trace.names[code]) for code in distinct(codes).tolist()}
     for code, label in labels.items():
         if trace.names[code] == f"{BACKWARD}{label}":  # the operator itself has the same name
@@ -318,11 +326,10 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     first = table.row(0, named=True)
     sentence = (
         f"no device activity in this trace; on the CPU, {first['operator']} takes "
-        f"{format_share(first['share'])} ({format_ns(first['total_ns'])} self time)"
+        f"{format_share(first['share'])} ({format_ns(first['per_step_ns' if stepped else 'total_ns'])} self time"
+        f"{' a step' if stepped else ''})"
     )
-    apart = int(own[trace.steps.step_of[rows] < 0].sum()) / max(summed, 1) if scope.step_count else 0.0
     notes = _notes(apart, "self time", "The work runs later than its step markers")
-    stepped = bool(scope.step_count) and apart <= _MOSTLY
     columns = (
         Column("operator", "operator", "text"),
         Column("per_step_ns", "self/step", "ns", hidden=not stepped),

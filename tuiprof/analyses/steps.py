@@ -21,7 +21,7 @@ from tuiprof.analyses.shared.scope import (
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, distinct, union
 from tuiprof.model.report import Chart, Level, Series, listed
-from tuiprof.model.units import format_ns, format_share, plural
+from tuiprof.model.units import format_ns, plural
 
 NAME, TITLE = "steps", "Steps"
 _CHART = Chart("Time of every step", (Series("step_ns"),), at="step")
@@ -195,9 +195,6 @@ def _verdict(
     if both.host_ahead:
         host = format_ns(float(np.median(both.host)))
         said += f", on the {device_word(scope.trace)}; the host runs ahead at {host} a step"
-    if "device busy" in parts and times.any():
-        share = min(float(parts["device busy"].sum() / times.sum() / len(scope.trace.device_indices)), 1.0)
-        said += f"; {device_word(scope.trace)} busy {format_share(share)} of it"
     level: Level = "info"
     if explained is not None and not explained.is_empty():
         excess = float(times[slow].mean()) - median

@@ -10,14 +10,14 @@ import polars as pl
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.replay import in_part, replayed
+from tuiprof.analyses.shared.replay import in_part, replayed_steps
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device, step_times
 from tuiprof.analyses.shared.wait_table import LEAD_NS, WaitTable
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_count, format_ns, format_share, plural
-from tuiprof.whatif.replay import Calibrated
+from tuiprof.model.units import format_ns, format_share, plural
+from tuiprof.whatif.replay import Kinds
 
 NAME, TITLE = "sync_events", "Syncs"
 
@@ -25,6 +25,8 @@ NAME, TITLE = "sync_events", "Syncs"
 BAD_SHARE, WARN_SHARE = 0.05, 0.01
 #: With a smaller possible saving, as a share of the step, syncs are rated harmless.
 HARMLESS_SHARE = 0.0005
+#: Fewer syncs a step are counted over all steps.
+_RARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     scope = Scope.of(trace, window)
     table = _wait_table.build(trace, scope)
     counted = table.counted
-    step = replayed(trace) if window.whole and trace.device_indices and not in_part(trace) else ""
+    step = replayed_steps(trace) if window.whole and trace.device_indices and not in_part(trace) else ""
     found = None if isinstance(step, str) else step
     groups = _wait_table.group(table, scope, found)
     word = device_word(trace)
@@ -147,7 +149,7 @@ def _unavailable(trace: Trace) -> Unavailable:
 
 
 def _figures(
-    trace: Trace, scope: Scope, counted: pl.DataFrame, step: Calibrated | None
+    trace: Trace, scope: Scope, counted: pl.DataFrame, step: Kinds | None
 ) -> dict[str, float | None]:
     """Return the headline figures, per step if there are steps, else in total."""
     stepped = bool(scope.step_count)
@@ -265,14 +267,14 @@ def _facts(
 
 
 def _verdict(
-    scope: Scope, groups: pl.DataFrame, figures: dict[str, float | None], word: str, step: Calibrated | None
+    scope: Scope, groups: pl.DataFrame, figures: dict[str, float | None], word: str, step: Kinds | None
 ) -> Verdict:
     count, blocked, saves, share = (figures[k] or 0.0 for k in ("count", "blocked", "saves", "saves_share"))
-    a_step = " a step" if scope.step_count else ""
-    one = format_count(round(count, 2)) == "1"
-    block = (
-        f"{plural(count, 'sync')}{a_step} {'blocks' if one else 'block'} the host for {format_ns(blocked)}"
-    )
+    rare = scope.step_count if 0 < count < _RARE else 0  # so few that they are counted over all steps
+    syncs = plural(count * (rare or 1), "sync")
+    often = f" in {plural(rare, 'step')}" if rare else " a step" if scope.step_count else ""
+    one = syncs == "1 sync"
+    block = f"{syncs}{often} {'blocks' if one else 'block'} the host for {format_ns(blocked * (rare or 1))}"
     if not len(groups) and figures["empty"] is None:
         return Verdict(
             "no synchronise calls; without device activity, blocking copies are not recognised", "info"
@@ -292,7 +294,9 @@ def _verdict(
     how = "about" if step is not None else "up to"
     if saves > blocked and format_ns(saves) != format_ns(blocked):
         block += " while captured"  # a host that the profiler slows waits less
-    gain = f"removing {them} saves {how} {format_ns(saves)} ({format_share(share)})"
+    gain = (
+        f"removing {them} saves {how} {format_ns(saves)}{' a step' if rare else ''} ({format_share(share)})"
+    )
     if len(groups) == 1:
         return Verdict(f"{block}; {gain}: {_location(groups)}", level)
     first = groups.row(0, named=True)["saves_ns_per_step" if scope.step_count else "saves_ns"] or 0.0

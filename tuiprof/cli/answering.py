@@ -53,24 +53,24 @@ def why(
     last session.
     """
     from tuiprof.report import stdout_style
-    from tuiprof.report.answer import to_json, to_text
+    from tuiprof.report.answer import MAX_CHANGES, to_json, to_text
 
     found = answer_for(session_or_none(invocation, target), target, Selection(rank, run_, step, convert))
     if as_json:
         sys.stdout.write(to_json(found, _MAX_BYTES))
         return 0
-    style = stdout_style()
-    text = to_text(found, style)
+    style, most = stdout_style(), min(MAX_CHANGES, len(found.changes))
+    text = to_text(found, style, most)
     while len(text.encode()) > _MAX_BYTES:
         if found.lines:
             found = replace(found, lines=found.lines[:-1])
-        elif len(found.changes) > 1:
-            found = replace(found, changes=found.changes[:-1])
+        elif most > 1:
+            most -= 1
         elif found.run_notes:
             found = replace(found, run_notes=found.run_notes[:-1])
         else:
             break
-        text = to_text(found, style)
+        text = to_text(found, style, most)
     sys.stdout.write(text)
     return 0
 

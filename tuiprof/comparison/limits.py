@@ -188,7 +188,7 @@ def _why_unknown(limit: Limit, facts: Mapping[str, Fact], missing: Sequence[Unav
     if its := [item for item in missing if _stems(limit.key) & _stems(item.analysis)]:
         return "; ".join(f"{item.analysis} is unavailable: {item.reason}" for item in its)
     near = difflib.get_close_matches(limit.key, facts, n=3, cutoff=0.75)
-    hint = f" (did you mean {', '.join(near)}?)" if near else ""
+    hint = f" (did you mean {', '.join(near)}?)" if near else " (tuiprof report -f json lists them)"
     reasons = {item.reason for item in missing}
     why = f": {reasons.pop()}" if len(reasons) == 1 else ": " + ", ".join(m.analysis for m in missing)
     return f"no such metric{hint}; unavailable here{why}"

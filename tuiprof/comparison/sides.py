@@ -139,8 +139,8 @@ def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str
         >>> report = compare(
         ...     traces / "metrics-naive.pt.trace.json.gz", traces / "metrics-no-nan-check.pt.trace.json.gz"
         ... )
-        >>> report.verdict.sentence
-        'a step is 1.12× faster: 28.4 ms before, 25.5 ms after (95 %: 1.10 … 1.13× faster, 4 and 4 steps)'
+        >>> report.fact("uncaptured_change")
+        '1.064× faster, 27.1 ms → 25.5 ms'
     """
 
     def side(one: str | os.PathLike[str] | Trace, name: str) -> Side:

@@ -218,8 +218,8 @@ def _report(found: Course, by: By) -> Report:
         (
             Fact("newest", "newest", float(found.values[-1]), kind),
             Fact("limit", "allowed", found.limit, kind),
-            Fact("noise", "noise", found.noise, kind),
-            Fact("changes", "changes", len(found.changes), "count"),
+            Fact("noise", "noise", found.noise if len(found.values) > 1 else None, kind),
+            Fact("changes", "changes", len(found.changes) if found.limit is not None else None, "count"),
         ),
         (
             Table("levels", "Levels, the oldest first", level_columns, levels),
@@ -250,7 +250,7 @@ def _verdict(found: Course, by: By, level: Sequence[float]) -> Verdict:
         words = f"{label}: last changed from {before} to {now} with {since}"
         return Verdict(words, "warn" if level[-1] > level[-2] else "good")
     if found.limit is None:
-        return Verdict(newest, "info")
+        return Verdict(f"{newest}; changes are told from noise from {MIN_RUNS} runs on", "info")
     return Verdict(f"{newest}, at most {format_value(found.limit, kind)} is allowed", "good")
 
 

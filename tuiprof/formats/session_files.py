@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tuiprof.model.intervals import Floats
-    from tuiprof.model.steps import BatchPadding, PageFaults, SampledLine, Uncaptured, Weights, WorkerRestarts
+    from tuiprof.model.steps import (
+        BatchPadding,
+        Collections,
+        PageFaults,
+        SampledLine,
+        Uncaptured,
+        Weights,
+        WorkerRestarts,
+    )
 
 
 _ENDINGS = (
@@ -129,6 +137,7 @@ class _Line(msgspec.Struct):
     at: _Whole = 0  # its end, by the clock of the log
     ph: dict[str, _Whole] = {}
     cap: bool = False
+    gc: tuple[_Count, _Count] = (0, 0)  # number and time of garbage collections
 
 
 class _Source(msgspec.Struct):
@@ -200,6 +209,15 @@ class _Usage(msgspec.Struct):
     thread_ns: _Whole | None = None
 
 
+class _Garbage(msgspec.Struct):
+    """What garbage collections took so far."""
+
+    steps: _Count
+    count: _Count
+    ns: _Count
+    squares: Annotated[float, msgspec.Meta(ge=0.0)]
+
+
 class _Host(msgspec.Struct):
     """What the recorder measured of the host."""
 
@@ -257,12 +275,20 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     times = [step.dur + round(wait) for step, wait in zip(chosen, _averaged(waits) - waits, strict=True)]
     fetch_ns = float(np.mean(waits)) if any(_DATA in step.ph for step in chosen) else None
     later = () if is_after else tuple(step.dur for step in steps.after)
-    last = _last_steps(log, steps)
+    last_steps = _last_steps(log, steps)
+    last = tuple(step.dur for step in last_steps)
+    collections = _collections(log, steps, ([*chosen], [*(() if is_after else steps.after)], last_steps))
     device = [step.dur for step in steps.device if step.n in numbers]
-    on_device_ns = float(np.median(_averaged(np.array(device, dtype=np.float64)))) if device else 0.0
+    device_ns = np.array(device, dtype=np.float64)
+    if device and waits.any():
+        device_ns = _averaged(device_ns)
+    on_device_ns = float(np.median(device_ns)) if device else 0.0
     if len(device) >= MIN_STEPS and np.median(times) < _HOST_AHEAD * on_device_ns:
         # The launch queue was not full yet: they give the time of the host, and the device's log gives the step time.
         times, host_ns, later, last, fetch_ns = device, float(np.median(times)), (), (), None
+        took = {step.n: step.dur for step in steps.device}
+        on_device = [msgspec.structs.replace(step, dur=took[step.n]) for step in chosen if step.n in took]
+        collections = _collections(log, steps, (on_device,))
     low, median, high = (float(ns) for ns in np.percentile(times, (10, 50, 90)))
     session = log.parent.parent
     every = [step.at for step in (*before, *steps.after)]
@@ -283,6 +309,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         _padding(steps.padding),
         _weights(steps.weights),
         _page_faults(steps, median),
+        collections,
         tuple(times),
         later,
         last,
@@ -398,6 +425,7 @@ class _Steps:
     weights: _Weights | None = None  # of the first capture
     threads: int | None = None  # likewise
     trainer: str = ""  # likewise
+    garbage: _Garbage | None = None  # early in the run, after its warm-up
     usage: deque[_Usage] = field(default_factory=partial(deque, maxlen=_MAX_STEPS))  # newest last
 
 
@@ -428,6 +456,10 @@ def _read_steps(log: Path) -> _Steps:
             if line.startswith(b'{"t": "usage"'):
                 with suppress(*UNDECODABLE):
                     found.usage.append(msgspec.json.decode(line, type=_Usage))
+                continue
+            if line.startswith(b'{"t": "garbage"'):
+                with suppress(*UNDECODABLE):
+                    found.garbage = found.garbage or msgspec.json.decode(line, type=_Garbage)
                 continue
             is_step = line.startswith((b'{"t":"step"', b'{"t": "step"'))
             if not is_step and not line.startswith((b'{"t":"dev"', b'{"t": "dev"')):
@@ -564,17 +596,48 @@ def _page_faults(steps: _Steps, step_ns: float) -> PageFaults | None:
     return PageFaults(faults * step_ns / passed_ns, min(system_ns / cpu_ns, 1.0))
 
 
-def _last_steps(log: Path, read: _Steps) -> tuple[int, ...]:
-    """Return what the last steps of a run took, ns; empty = all of them were read before."""
+def _collections(log: Path, read: _Steps, groups: Sequence[Sequence[_Line]]) -> Collections | None:
+    """Return Python's garbage collections, with steps in groups that may differ in speed; None = not recorded."""
+    import numpy as np
+
+    from tuiprof.model.steps import STANDS_OUT, Collections
+
+    last, first = _last(log, b'{"t": "garbage"', _Garbage), read.garbage
+    if last is None or not last.steps:
+        return None
+    sums = np.array(msgspec.structs.astuple(last), dtype=np.float64)
+    if first is not None and first.steps < last.steps:  # without the warm-up
+        sums -= np.array(msgspec.structs.astuple(first), dtype=np.float64)
+    if sums.min() < 0:  # it counts from 0 again
+        return None
+    usual_ns = float(np.median([step.gc[1] for group in groups for step in group] or [0]))
+    longer = collected = 0.0
+    for group in groups:
+        if not group:
+            continue
+        took, in_it = np.array([(step.dur, step.gc[1]) for step in group], dtype=np.float64).T
+        low, median = np.percentile(took, (10, 50))
+        in_it = np.maximum(in_it - usual_ns, 0.0)
+        # Where shorter ones are, steps are as much longer by chance.
+        long = in_it > STANDS_OUT * (median - low)
+        longer += float(np.clip(took - median, 0.0, in_it)[long].sum())
+        collected += float(in_it[long].sum())
+    steps, count, ns, squares = sums.tolist()
+    shown = longer / collected if collected else None
+    return Collections(int(steps), int(count), ns, squares, usual_ns, shown)
+
+
+def _last_steps(log: Path, read: _Steps) -> list[_Line]:
+    """Return the last steps of a run; empty = all of them were read before."""
     known = max((step.n for step in (*read.before, *read.in_capture, *read.after)), default=0)
-    decode, found = msgspec.json.Decoder(_Line).decode, list[int]()
+    decode, found = msgspec.json.Decoder(_Line).decode, list[_Line]()
     for line in read_end(log, _TAIL).splitlines():
         if line.startswith((b'{"t":"step"', b'{"t": "step"')):
             with suppress(*UNDECODABLE):  # cut off, damaged, or the one being written
                 step = decode(line)
                 if step.n > known and not step.cap:
-                    found.append(step.dur)
-    return tuple(found[-_MAX_STEPS:])
+                    found.append(step)
+    return found[-_MAX_STEPS:]
 
 
 def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:

@@ -284,6 +284,9 @@ class Change:
     saves_high_ns: float | None = None  # upper bound of ``saves_ns``
     share: float | None = None  # ``saves_ns`` as a share of the step without the profiler
     overlaps: bool = False  # it saves clearly less once the findings before it are fixed
+    on_top: bool = (
+        False  # a general change: it saves this once the findings before it are fixed, alone clearly more
+    )
     prove: str = ""  # a command that measures it before and after; empty = none
 
     @property
@@ -318,7 +321,8 @@ class Answer:
     together_ns: float | None = None  # saving of all changes together
     trust: str = ""  # the trust line
     complete: bool = False  # no events are missing, and all could be placed
-    changes: tuple[Change, ...] = ()  # in order of saving, the largest first
+    #: The largest saving first, but a general change below the specific ones that cause a good part of its saving.
+    changes: tuple[Change, ...] = ()
     lines: tuple[Line, ...] = ()  # one per available analysis, in tab order
     notes: tuple[str, ...] = ()  # caveats
     run: Line | None = None  # outcome of the recorded run; None = a trace without a session

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf, sqrt
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -370,9 +371,44 @@ class PageFaults:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Collections:
+    """Python's garbage collections on the thread that makes the steps, in the steps of a run outside its captures."""
+
+    steps: int  # number of steps in which they were timed, at least 1
+    count: int  # number of collections
+    ns: float  # their time
+    squares: float  # sum of the squares of their time in a step, ns²
+    usual_ns: float = 0.0  # their time in the median step
+    #: The part of long collections by which the steps that have one are longer, 0 to 1; less than 1 where a device
+    #: works on meanwhile. None = no step with a long one is known.
+    shown: float | None = None
+
+    @property
+    def long_ns(self) -> float:
+        """How long the collections of a step take, averaged over the time that they take: that of long ones."""
+        return self.squares / self.ns if self.ns else 0.0
+
+    @property
+    def every(self) -> float:
+        """Number of steps from one with so long collections to the next."""
+        return self.steps * self.long_ns / self.ns if self.ns else inf
+
+    def rare_ns(self) -> tuple[float, float, float]:
+        """Return what rare collections take of a step, averaged over all steps: likely, at least and at most, ns.
+
+        Those of most steps are left out. They come now and then, so their sum varies by the root of the squares.
+        """
+        rare_ns = max(self.ns / self.steps - self.usual_ns, 0.0)
+        varies_ns = sqrt(self.squares) / self.steps
+        shown = 1.0 if self.shown is None else self.shown
+        least = 0.0 if self.shown is None else self.shown
+        return shown * rare_ns, least * max(rare_ns - varies_ns, 0.0), rare_ns + varies_ns
+
+
 #: What some steps take longer stands out if it is this multiple of the difference between the median step and the 10th
 #: percentile: five standard deviations, if steps vary normally.
-_STANDS_OUT: Final = 4.0
+STANDS_OUT: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +442,7 @@ class Uncaptured:
     )
     weights: Weights | None = None  # the parameters in the capture; None = not recorded
     page_faults: PageFaults | None = None  # None = not recorded
+    collections: Collections | None = None  # None = not recorded
     times_ns: tuple[int, ...] = ()  # what each step took; empty = not known
     #: What steps after the capture took, if these are before it: they may be slower, but show how often a kind of step
     #: comes; empty = not known
@@ -432,7 +469,7 @@ class Uncaptured:
 
         Steps that take longer by more than ``at_most_ns`` do not count.
         """
-        least_ns = _STANDS_OUT * (self.step_ns - self.low_ns)
+        least_ns = STANDS_OUT * (self.step_ns - self.low_ns)
         longer = [by for ns in self.times_ns if least_ns < (by := ns - self.step_ns) <= at_most_ns]
         return sum(longer) / len(self.times_ns) if len(longer) > 1 else 0.0
 
@@ -442,7 +479,7 @@ class Uncaptured:
         The first figure is averaged over all steps, the second is the number of such steps. Both are 0 if it does not
         stand out from the variation of steps.
         """
-        if by_ns < _STANDS_OUT * (self.step_ns - self.low_ns):
+        if by_ns < STANDS_OUT * (self.step_ns - self.low_ns):
             return 0.0, 0
         longer = [ns - self.step_ns for ns in self.times_ns if 0.5 * by_ns <= ns - self.step_ns <= 2 * by_ns]
         return sum(longer) / max(len(self.times_ns), 1), len(longer)

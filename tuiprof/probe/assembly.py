@@ -9,6 +9,8 @@ Marks are small tuples, whose first element is their kind:
 ``STEPPED, began, ended, n, done``          The part ``OPTIMIZER``, with which step ``n`` ended; ``done`` = end of our
                                             own work
 ``END, n, at, metrics, captured, done``     Step ``n`` ended; numbers given by the script; it ran under a profiler
+``COLLECTS, at, 0, thread``                 Python's garbage collector begins
+``COLLECTED, at, 0, thread``                It ends
 ``BEGIN, at``                               The running step begins here; what began before is in no step
 ``SOURCE, at, what, where, withdrawn,       What ends a step from here on, and the script's line that does;
 missed, missed_ns``                         ``withdrawn`` steps that ended before were none; ``missed`` that ended
@@ -41,6 +43,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Optional, Union
 
+from .garbage import COLLECTED, COLLECTS, Collected
+
 DATA, BACKWARD, OPTIMIZER, FORWARD, EVALUATION, CHECKPOINT, STEPPED, END, BEGIN, SOURCE = range(10)
 #: Parts that only a step which has begun can have.
 OF_NEXT_STEP = (DATA, BACKWARD, OPTIMIZER, FORWARD)
@@ -52,6 +56,7 @@ Part = tuple[Union[int, str], int, int, Optional[int]]
 # n, at, dur, began, parts, metrics, captured: number, end, length and begin (ns), …
 Step = tuple[int, int, int, int, list[Part], Any, bool]
 
+_OF_COLLECTIONS = (COLLECTS, COLLECTED)
 #: Why a capture has failed if there was no step at all.
 NO_STEPS = "no steps were detected in the script"
 
@@ -83,6 +88,9 @@ class Assembly:
         self.cost_ns = 0
         self.cost_steps = 0  # number of steps that this is the cost of: all but captured ones
         self.kinds: set[int] = set()  # parts found by hooks, on the thread that steps once that is known
+        self.collected = Collected()
+        #: Number and time of the collections of the steps in :attr:`steps`, by number of the step.
+        self.collections: dict[int, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._born = born  # start of the first step if only its end is seen, monotonic ns
         self._touched = 0
@@ -121,13 +129,18 @@ class Assembly:
                 _, n, t, metrics, captured, done = mark
                 self._by_optimizer = bool(self._parts) and self._parts[-1][2] == t
                 self._end(n, t, metrics, captured, done)
+            elif kind in _OF_COLLECTIONS:
+                self.collected.take(kind, mark[1], mark[3] == self.thread)
             elif kind == BEGIN:
                 self._began = mark[1]
+                self.collected.drop()
                 self._parts = [part for part in self._parts if part[1] >= mark[1]]
             elif kind == SOURCE:
                 self.sources.append(mark[1:])
                 if mark[4]:
                     self.steps = []
+                    self.collections = {}
+                    self.collected.forget()
                     self.ended = self.cost_ns = self.cost_steps = 0
                     self._by_optimizer = False
             elif mark[3] != self.thread:
@@ -148,6 +161,9 @@ class Assembly:
             began = min([*seen, self._touched] if self._touched else seen or [self._born])
         t, parts, later = self._until(t)
         self.steps.append((n, t, t - began, began, parts, metrics, captured))
+        collections = self.collected.end_step(captured)
+        if collections is not None:
+            self.collections[n] = collections
         if not captured:
             others = len(parts) - self._by_optimizer
             tail_ns = min(done - t, INTERRUPTED_NS)

@@ -6,11 +6,10 @@ is not in the first step it records. All profiler calls are made on the thread t
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import get_ident
 from time import monotonic_ns
@@ -24,14 +23,10 @@ from .requests import Request
 from .steps.counting import Steps
 from .steps.sources import ANNOTATION, SYNC
 
-#: Range of a garbage collection in a trace.
-GARBAGE_RANGE = "Python GC"
 _SECOND = 1_000_000_000
 #: Added to the id of a capture of what were no steps, as it is repeated, and how often that is done at most.
 _AGAIN, _MAX_AGAIN = "-again", 3
 _MIN_STEPS_BEFORE = 5  # steps after the first one, before a capture that does not wait for its step
-
-
 #: Noted where Python calls are left out of a capture.
 NO_CALLS = "captures have no Python calls: to record them would end the script's own profile (cProfile, sys.setprofile)"
 
@@ -395,35 +390,3 @@ def reason(error: BaseException) -> str:
     if isinstance(error, CaptureError):
         return str(error)
     return f"{type(error).__name__}: {error}".splitlines()[0][:500]
-
-
-class GarbageRanges:
-    """Records a range for each collection, on the collecting thread.
-
-    Nothing of it runs outside of collections.
-    """
-
-    def __init__(self, range_of: Callable[[str], AbstractContextManager[Any]]) -> None:
-        self._range_of = range_of
-        self._open: AbstractContextManager[Any] | None = None
-        self._callback = self._collects  # each access creates a new bound method
-
-    def start(self) -> None:
-        """Start watching."""
-        gc.callbacks.append(self._callback)
-
-    def stop(self) -> None:
-        """Stop watching; the script may have emptied the list."""
-        if self._callback in gc.callbacks:
-            gc.callbacks.remove(self._callback)
-
-    def _collects(self, phase: str, _info: dict[str, int]) -> None:
-        try:
-            if phase == "start":
-                self._open = self._range_of(GARBAGE_RANGE)
-                self._open.__enter__()
-            elif self._open is not None:  # else it had begun before
-                opened, self._open = self._open, None
-                opened.__exit__(None, None, None)
-        except Exception:
-            self.stop()  # Python would print exceptions to the script's stderr

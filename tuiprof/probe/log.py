@@ -47,12 +47,20 @@ _FIELDS = {
 
 
 def step_line(
-    n: int, at: int, dur: int, phases: dict[str, int], metrics: dict[str, float] | None, captured: bool
+    n: int,
+    at: int,
+    dur: int,
+    phases: dict[str, int],
+    metrics: dict[str, float] | None,
+    captured: bool,
+    collections: tuple[int, int] | None = None,
 ) -> str:
     """Return the JSON line of a step, newline included."""
     names = tuple(phases)
     form = _FORMS.get(names) or _form(names)
     text = form % (n, at, dur, *phases.values())
+    if collections is not None:
+        text += f',"gc":[{collections[0]},{collections[1]}]'
     if metrics:
         text += f',"v":{dumps(metrics)}'
     return text + (',"cap":true}\n' if captured else "}\n")
@@ -184,6 +192,9 @@ class Log:
         self.writer = ""  # name of the file without its ending; empty = not open
         #: Is given the steps that are about to be written.
         self.on_steps: Callable[[list[Step]], None] = lambda steps: None
+        #: Returns the record of what garbage collections took until now, when a step runs; None = nothing is known.
+        self.garbage: Callable[[int, int], dict[str, Any] | None] = lambda now, n: None
+        self.on_close: Callable[[], None] = lambda: None
         #: Returns the number of samples of the main thread, the lines seen most, and what the samples cost, ns.
         self.sampled: Callable[[], tuple[int, list[tuple[str, int, int, str]], int]] = lambda: (0, [], 0)
         self._file: OwnFile | None = None
@@ -264,6 +275,7 @@ class Log:
 
     def close(self) -> None:
         """Close the file; later lines are dropped."""
+        self.on_close()
         self._steps.silence()
         self.forget()
 
@@ -361,7 +373,8 @@ class Log:
             else:
                 self._slowdown.plain([step[2] for step in found])
         for number, at, dur, began, parts, metrics, captured in steps:
-            lines.append(step_line(number, at, dur, phases_of(began, parts), metrics, captured))
+            collections = assembly.collections.pop(number, None)
+            lines.append(step_line(number, at, dur, phases_of(began, parts), metrics, captured, collections))
         return lines
 
     def _others(self) -> Iterator[tuple[Any, ...]]:
@@ -396,6 +409,8 @@ class Log:
             (COST, now, assembly.cost_steps, cost_ns, self._flush_ns),
             *usage(self._steps.thread),
         ]
+        if (garbage := self.garbage(now, steps.n)) is not None:
+            items.append((RECORD, garbage))
         if (slower := self._slower()) is not None:
             items.append((SLOWER, now, slower))
         if device is not None:

@@ -15,6 +15,7 @@ from typing import Any, Callable
 from . import events
 from .black_box import BlackBox
 from .capture import Capturer
+from .garbage import GarbageWatch
 from .isolation import ProbeThread, own_errors_reported, raised_by_signal_handler, signals_blocked
 from .log import FLUSH_S, Log, plain_numbers
 from .requests import Requests, Triggers
@@ -150,6 +151,7 @@ class Runtime:
         self.batches: Any = None  # what it knows of the batches of loaders, likewise
         self._told: set[str] = set()
         self.has_left = False  # the process was attached to, and has been left again
+        self.garbage = GarbageWatch(self.steps.marks, lambda: self.steps.assembly.collected)
         self._begin()
         atexit.register(self._exit)
         if hasattr(os, "register_at_fork"):
@@ -172,6 +174,7 @@ class Runtime:
         self.capture.ended = self.triggers.ended
         self.steps.on_withdrawn = self.capture.withdrawn
         self.log.on_steps = self._steps_ended
+        self.log.garbage, self.log.on_close = self.garbage.record, self.garbage.stop
         self.log.sampled = lambda: (self.sampler.samples, self.sampler.top(), self.sampler.cost_ns)
         self._paused = self._ended = False
 
@@ -273,6 +276,7 @@ class Runtime:
             self.capture.writer = self.log.writer
             self._poll()  # a capture requested at launch may begin at step 1
             self.log.start()
+            self.garbage.start()
         util = sys.modules.get("multiprocessing.util")
         if util is not None and is_helper():
             # A worker forked by multiprocessing leaves without atexit.
@@ -345,6 +349,7 @@ class Runtime:
         """Reset after a fork: a child that trains gets its own log, a data-loading child records nothing."""
         if self.has_left:
             return
+        self.garbage.stop()
         self.log.forget()
         device, call, jitted = self.steps.device, self.steps.call, self.steps.has_jitted
         self.steps.__init__(self._first_step, self.steps.marks, self.steps.optimizers.several)  # type: ignore[misc]

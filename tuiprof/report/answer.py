@@ -9,7 +9,8 @@ The JSON is stable, keys are only ever added::
      "device_work_ns": 24700000, "together_ns": 1900000,
      "findings": [{"rule": "nan-check", "what": "…", "where": "metrics.py:144", "fix": "…", "sure": "high",
                    "saves_ns": 1400000, "saves_low_ns": 1100000, "saves_high_ns": 1700000, "share": 0.052,
-                   "overlaps": false, "prove": "tuiprof ladder metrics --variants naive,no-nan-check"}],
+                   "overlaps": false, "on_top": false,
+                   "prove": "tuiprof ladder metrics --variants naive,no-nan-check"}],
      "findings_left_out": 0,
      "lines": [{"analysis": "sync_events", "level": "bad", "sentence": "…"}], "notes": ["…"],
      "untrusted": ["target", "run", "findings.what", "findings.where", "lines.sentence"]}
@@ -62,8 +63,8 @@ def opening_text(answer: Answer, style: Style) -> str:
     return document([lines], style)
 
 
-def to_text(answer: Answer, style: Style) -> str:
-    """Return the page for a terminal; it begins with :func:`opening_text`."""
+def to_text(answer: Answer, style: Style, most: int = MAX_CHANGES) -> str:
+    """Return the page for a terminal, with at most so many findings; it begins with :func:`opening_text`."""
     lines = [""]
     for change in answer.changes[:_IN_FULL]:
         lines += _in_full(change, answer, style)
@@ -72,13 +73,13 @@ def to_text(answer: Answer, style: Style) -> str:
     elif not answer.changes:
         level, sentence = nothing_found(answer)
         lines += wrap(sentence, style, f"{SIGNS[level]} ")
-    rest = answer.changes[_IN_FULL:MAX_CHANGES]
+    rest = answer.changes[_IN_FULL:most]
     if rest:
         lines += ["", "then"]
     for index, change in enumerate(rest, _IN_FULL):
         lines += _in_short(change, answer.changes[:index], style)
-    if len(answer.changes) > MAX_CHANGES:
-        lines += wrap(f"… {len(answer.changes) - MAX_CHANGES} more with -v", style, "  ")
+    if len(answer.changes) > most:
+        lines += wrap(f"… {len(answer.changes) - most} more: tuiprof report -v", style, "  ")
     if summary := _summary(answer):
         lines += wrap(summary, style, "  ", "  ")
     if answer.lines:
@@ -122,11 +123,21 @@ def _gain(change: Change) -> str:
     return format_ns(change.saves_ns) + (f" ({change.saves_range})" if change.saves_range else "")
 
 
+def said_of_above(change: Change) -> str:
+    """Return how a finding is related to those above it; empty = it is independent of them."""
+    if change.on_top:
+        return "once the above is fixed"
+    return "overlaps the above" if change.overlaps else ""
+
+
+def _in_brackets(words: str) -> str:
+    return f" ({words})" if words else ""
+
+
 def nothing_found(answer: Answer) -> tuple[Level, str]:
     """Return the level and the sentence of a page without findings: that no rule applies does not make all well."""
-    bad = " and ".join(line.title for line in answer.lines if line.level == "bad")
-    if bad:
-        return "warn", f"no rule names a first change: see {bad} below"
+    if see := _titles(answer, "bad"):
+        return "warn", f"no rule names a first change: see {see} below"
     if answer.in_part:
         return "warn", "no rule found a cost in what could be read of this trace"
     works, whole = answer.device_work_ns, answer.step_ns
@@ -137,7 +148,13 @@ def nothing_found(answer: Answer) -> tuple[Level, str]:
         )
     if answer.left_to_try:
         return "warn", f"no rule found a cost in this trace; {answer.left_to_try}"
+    if see := _titles(answer, "warn"):
+        return "warn", f"no rule found a cost in this trace; see {see} below"
     return "good", "nothing to change: no rule found a cost in this trace"
+
+
+def _titles(answer: Answer, level: Level) -> str:
+    return " and ".join(line.title for line in answer.lines if line.level == level)
 
 
 def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
@@ -175,18 +192,17 @@ def _in_short(change: Change, above: Sequence[Change], style: Style) -> list[str
         where = f" · {change.where}" if change.where else ""
         fix = "the same fix" if any(other.fix == change.fix for other in above) else change.fix
         said = f"{change.what}{where} → {fix}"
-    overlaps = " (overlaps the above)" if change.overlaps else ""
-    return wrap(f"{gain}{said}{overlaps}", style, f"  {share:>6}  ", " " * 10)
+    return wrap(f"{gain}{said}{_in_brackets(said_of_above(change))}", style, f"  {share:>6}  ", " " * 10)
 
 
 def _summary(answer: Answer) -> str:
     parts = []
     if answer.together_ns is not None and answer.step_ns and len(answer.changes) > 1:
-        parts.append(
-            f"together {format_ns(answer.together_ns)} ({format_rough_share(answer.together_ns / answer.step_ns)})"
-        )
+        share = format_rough_share(answer.together_ns / answer.step_ns)
+        every = "both" if len(answer.changes) == 2 else f"all {len(answer.changes)}"
+        parts.append(f"{every} together save {format_ns(answer.together_ns)} ({share})")
     if answer.device_work_ns is not None and answer.changes:
-        parts.append(f"the device now works for {format_ns(answer.device_work_ns)}")
+        parts.append(f"device work alone takes {format_ns(answer.device_work_ns)}")
     return " · ".join(parts)
 
 
@@ -212,8 +228,9 @@ def to_markdown(answer: Answer) -> str:
         if change.saves_ns is not None and change.share is not None:
             saves += f" ({format_rough_share(change.share)})"
         prove = code(sanitize(change.prove)) if change.prove else ""
+        what = escape(change.what + _in_brackets(said_of_above(change)))
         lines.append(
-            f"| {saves} | {change.saves_range} | {escape(change.what)} | {escape(change.where)} | {escape(change.fix)} "
+            f"| {saves} | {change.saves_range} | {what} | {escape(change.where)} | {escape(change.fix)} "
             f"| {prove} |"
         )
     if answer.refused:
@@ -289,6 +306,7 @@ def _finding(change: Change) -> dict[str, Any]:
         "saves_high_ns": _whole(change.saves_high_ns),
         "share": round(change.share, 4) if change.share is not None else None,
         "overlaps": change.overlaps,
+        "on_top": change.on_top,
         "prove": change.prove,
     }
 

@@ -18,7 +18,7 @@ from tuiprof.model import Column, Fact, Report, Table, Unavailable
 from tuiprof.model.report import Answer, Change, Lane, Picture, Range
 from tuiprof.model.units import format_ns, format_rough_share
 from tuiprof.report import Renderer, Style, in_full
-from tuiprof.report.answer import MAX_CHANGES, nothing_found, step_time
+from tuiprof.report.answer import MAX_CHANGES, nothing_found, said_of_above, step_time
 from tuiprof.report.charts import svg_charts
 from tuiprof.report.sanitize import sanitize
 
@@ -248,14 +248,14 @@ def page(answer: Answer) -> str:
 
 
 def _change(change: Change) -> str:
-    saves = ""
+    saves, relation = "", said_of_above(change)
     if change.saves_ns is not None:
         share = change.share or 0.0
         span = f" ({change.saves_range})" if change.saves_range else ""
         saves = (
             f'<p class="saves">saves about <b>{format_rough_share(share)}</b> '
             f"<small>{format_ns(change.saves_ns)}{span} of a step"
-            f"{', overlaps the above' if change.overlaps else ''}</small></p>"
+            f"{f', {relation}' if relation else ''}</small></p>"
             f'<div class="share" aria-hidden="true"><i style="width:{min(max(share, 0.0), 1.0):.1%}"></i></div>'
         )
     rest = "".join(

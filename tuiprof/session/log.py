@@ -64,6 +64,9 @@ class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):
     ph: dict[str, Whole] = {}
     v: dict[str, float] = {}  # metrics given by the script, e.g. loss
     cap: bool = False  # the step ran under the profiler
+    #: Number and time (ns) of Python's garbage collections on the thread that makes the steps; None = there were none,
+    #: or they were not timed
+    gc: tuple[Whole, Whole] | None = None
 
 
 class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
@@ -163,12 +166,23 @@ class Usage(msgspec.Struct, tag="usage", tag_field="t", gc=False):
     thread_ns: Whole | None = None  # CPU time of the thread that makes the steps; None = not known
 
 
+class Garbage(msgspec.Struct, tag="garbage", tag_field="t", gc=False):
+    """Python's garbage collections on the thread that makes the steps, as sums over the steps timed so far."""
+
+    at: Whole
+    n: Whole  # number of the running step
+    steps: Whole  # number of steps in which they were timed, without captured ones
+    count: Whole  # number of collections
+    ns: Whole  # their time
+    squares: float  # sum of the squares of their time in a step, ns²
+
+
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     """Device time of a step by device events, known some steps later."""
 
     n: Whole
     dur: Whole  # time on the device between the ends of two steps, ns
-    #: Every n-th step is timed at this point, because timing each would cost a short step too much
+    #: On average, every n-th step is timed at this point, because timing each would cost a short step too much
     every: Whole = 1
 
 
@@ -323,6 +337,7 @@ Record = (
     | Threads
     | Trainer
     | Usage
+    | Garbage
     | DeviceStep
     | Memory
     | Uses

@@ -457,6 +457,13 @@ class Kinds:
         """Mean busy time of the busiest device in a step, without waits for other ranks, ns."""
         return self._mean(self.usual.graph.own_busy_ns, self.long.graph.own_busy_ns if self.long else 0.0)
 
+    @property
+    def device_busy_ns(self) -> float:
+        """Mean busy time of the busiest device in a step, ns."""
+        return self._mean(
+            self.usual.graph.device_busy_ns, self.long.graph.device_busy_ns if self.long else 0.0
+        )
+
     def likely_ns(self, edit: Edit, *, on: Edit | None = None) -> float:
         """Return the likely saving of a change per step, ns."""
         return self._mean(

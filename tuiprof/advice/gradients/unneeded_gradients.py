@@ -34,6 +34,13 @@ _NOT_UPDATED: Final = (
     "model.backbone.requires_grad_(False) for what is not trained: the backward pass then ends before it",
     "they are added to gradients of earlier steps, which nothing has used or cleared",
 )
+_OF_ANOTHER: Final = (
+    "belong to weights that another optimizer of the step updates, not the one after this backward pass",
+    ".detach() of the other model's output, or torch.no_grad() around its call, in the loss that does not train it "
+    "(the discriminator's, of a GAN): the backward pass then ends before that model",
+    "they are added to gradients that nothing has cleared; another backward pass of the step ends in the same layers, "
+    "and its optimizer uses the gradients",
+)
 _CLEARED: Final = (
     "are cleared before an optimizer uses them",
     "torch.autograd.grad(loss, inputs) or loss.backward(inputs=inputs), which compute these gradients alone",
@@ -137,12 +144,16 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
     passes = _cleared(backward) if several else backward.passes
     unneeded = np.zeros(len(calls.rows), dtype=bool)
     halved, unread = unneeded.copy(), unneeded.copy()
+    ends = dict[int, Ints]()  # nodes after the last gradient that is used, by the first node of the pass
     for nodes in passes:
         read = nodes[(accumulated & ~added)[nodes]]
         if not len(read):  # gradients are accumulated over several steps
             continue
         unread[nodes[added[nodes]]] = True
-        unneeded[nodes[nodes > read[-1]]] = True
+        end = nodes[nodes > read[-1]]
+        unneeded[end] = True
+        if len(end):
+            ends[int(nodes[0])] = end
         feeding, handing = _feeding(backward, nodes[nodes < read[-1]])
         halved[feeding] = unneeded[handing] = True
     if not unread.any():
@@ -165,10 +176,11 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
     made_by = calls.forward[np.flatnonzero((unneeded | halved) & (calls.forward >= 0))]
     event = int(calls.rows[made_by[0] if len(made_by) else np.flatnonzero(unread)[0]])
     share = format_rough_share(int(unread.sum()) / max(int(accumulated.sum()), 1))
-    what, instead, because = _CLEARED if several else _NOT_UPDATED
+    of_another = not several and _trained_by_another(backward, ends)
+    what, instead, because = _CLEARED if several else _OF_ANOTHER if of_another else _NOT_UPDATED
     yield Finding(
         f"{share} of the gradients {what}",
-        evidence.function_of(event),
+        evidence.function_of(event) or (_line_of(evidence, backward, ends) if of_another else ""),
         instead,
         "high",
         because,
@@ -235,6 +247,43 @@ def _cleared(backward: _Backward) -> list[Ints]:
             stepped[i] == 0 and (anew or goes_on) and 0 < backward.added[mine].sum() <= which[following].sum()
         )
     return [nodes for nodes, is_lost in zip(passes, lost, strict=True) if is_lost]
+
+
+def _trained_by_another(backward: _Backward, ends: dict[int, Ints]) -> bool:
+    """Return whether for each of these ends of a backward pass, another one of the step ends alike and is used.
+
+    With marks of models, it has to go through the same ones.
+    """
+    calls = backward.calls
+    models = model_calls(calls)
+
+    def through(nodes: Ints) -> set[str]:
+        made_by = calls.forward[nodes]
+        return {models.names[at][1] for at in set(models.of_call[made_by[made_by >= 0]].tolist()) if at >= 0}
+
+    def also_used(end: Ints) -> bool:
+        mine = end[np.argmax(backward.added[end]) :]
+        for nodes in itertools.compress(backward.passes, backward.stepped):
+            other = nodes[-len(mine) :]
+            if (
+                calls.steps[other[0]] == calls.steps[mine[0]]
+                and np.array_equal(calls.codes[other], calls.codes[mine])
+                and not backward.added[other].any()
+                and through(other) == through(mine)
+            ):
+                return True
+        return False
+
+    return bool(ends) and all(also_used(end) for end in ends.values())
+
+
+def _line_of(evidence: Evidence, backward: _Backward, ends: dict[int, Ints]) -> str:
+    """Return the line that begins the backward passes with these ends, by the samples of the session; empty = none."""
+    trace, rows = evidence.trace, backward.calls.rows
+    spans = [trace.ends[rows[end[-1]]] - trace.starts[rows[first]] for first, end in ends.items()]
+    low, high = trace.span
+    line = evidence.line_taking(sum(spans) / max(high - low, 1), "backward")
+    return line.where if line is not None else ""
 
 
 def _feeding(backward: _Backward, nodes: Ints) -> tuple[Ints, Ints]:

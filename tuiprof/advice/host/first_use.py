@@ -11,8 +11,15 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.frames import operator_label
-from tuiprof.analyses.shared.replay import warm_up
-from tuiprof.analyses.shared.stretches import MIN_FIRST_USE, MIN_NS, first_uses, long_stretches
+from tuiprof.analyses.shared.replay import MIN_LAST, warm_up
+from tuiprof.analyses.shared.stretches import (
+    IN_MOST,
+    MIN_FIRST_USE,
+    MIN_NS,
+    first_uses,
+    long_stretches,
+    new_sizes,
+)
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.steps import Uncaptured
@@ -58,27 +65,42 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         event=longest,
     )
     before = trace.uncaptured
-    if before is None or (uneven := _uneven(trace, before, rows, lengths)) is None:
+    how_often = None if before is None else _how_often(trace, before, rows, lengths)
+    if before is None or how_often is None:
         yield first
         return
     per_step = float(lengths.sum()) / evidence.step_count
     likely, least, most = (per_step * part for part in _OF_CAPTURED)
+    rare = how_often == "rare"
     cudnn = any("cudnn_attention" in name for name in total)
+    if how_often == "always":
+        because = (
+            f"{plural(len(rows), 'call')} of {format_ns(MIN_NS)} and more, each the first of its operator in a step, "
+            "and the last steps of the run are as long as those before the capture"
+        )
+    else:
+        because = (
+            f"{calls}; before the capture, the shortest tenth of the steps took up to {format_ns(before.low_ns)}, "
+            f"the median {format_ns(before.step_ns)}, the longest tenth {format_ns(before.high_ns)} and more"
+        ) + ("; the saving is averaged over all steps" if rare else "")
     yield replace(
         first,
         what=f"kernels are prepared for new sizes, {format_ns(per_step)} a step: {', '.join(names)}",
-        instead="pad batches to a few fixed sizes (such as multiples of 64), which are prepared once"
+        instead="pad batches, and what grows with each word, to a few fixed sizes (such as multiples of 64), which are "
+        "prepared once"
         + ("; or torch.backends.cuda.enable_cudnn_sdp(False), as cuDNN prepares each size" if cudnn else ""),
-        because=f"{calls}; before the capture, the shortest tenth of the steps took up to {format_ns(before.low_ns)}, "
-        f"the median {format_ns(before.step_ns)}, the longest tenth {format_ns(before.high_ns)} and more"
-        + ("; the saving is averaged over all steps" if uneven == "rare" else ""),
-        edit=Edit() if uneven == "rare" else Edit.of_host(trace, rows),
-        rare_ns=(likely, least, most) if uneven == "rare" else (0.0, 0.0, 0.0),
+        because=because,
+        edit=Edit() if rare else Edit.of_host(trace, rows),
+        rare_ns=(likely, least, most) if rare else (0.0, 0.0, 0.0),
     )
 
 
-def _uneven(trace: Trace, before: Uncaptured, rows: Ints, lengths: Ints) -> Literal["rare", "usual"] | None:
-    """Return how often such first uses make steps before the capture take several times as long; None = they do not."""
+def _how_often(
+    trace: Trace, before: Uncaptured, rows: Ints, lengths: Ints
+) -> Literal["rare", "usual", "always"] | None:
+    """Return how often such first uses make steps of the run take longer; None = only at its start, or unknown."""
+    if _to_the_end(trace, before):
+        return "always"
     if before.after_capture or not len(trace.steps):
         return None
     rare = before.high_ns >= _UNEVEN * before.step_ns
@@ -95,6 +117,18 @@ def _uneven(trace: Trace, before: Uncaptured, rows: Ints, lengths: Ints) -> Lite
     if in_a_step < _MIN_EXPLAINED * longer_ns:
         return None
     return "rare" if rare else "usual"
+
+
+def _to_the_end(trace: Trace, before: Uncaptured) -> bool:
+    """Return whether most captured steps prepare kernels for new sizes, and the last steps of the run are as long."""
+    found, new = long_stretches(trace), new_sizes(trace)
+    after = before.last_ns or before.later_ns
+    if before.after_capture or len(after) < MIN_LAST or not len(new):
+        return False
+    of_step, lengths = trace.steps.step_of[found.inside[new]], (found.ends - found.starts)[new]
+    in_step = np.bincount(of_step, weights=lengths, minlength=len(trace.steps))
+    still_ns = before.step_ns - (1 - _MIN_EXPLAINED) * float(np.median(in_step))
+    return bool(np.mean(in_step > 0) >= IN_MOST and np.median(after) >= still_ns)
 
 
 RULE = AdviceRule("first-use", find, shown_by="device_idle")

@@ -13,6 +13,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import ACCUMULATE, Calls, index_of_outer
 from tuiprof.analyses.shared.frames import spot
 from tuiprof.analyses.shared.model_calls import (
+    IN_ANOTHER_MODE,
     SAME,
     SAME_LARGEST,
     TRAINED,
@@ -135,7 +136,7 @@ def _on_trained_inputs(calls: Calls, models: ModelCalls, layers: Ints) -> dict[i
             last[name[1]] = index
         elif name[1] not in last:
             early.setdefault((name[1], calls.codes[layers_of[index]].tobytes()), []).append(index)
-        elif name[3] == TRAINED and len(learned[last[name[1]]]):
+        elif name[3] in (TRAINED, IN_ANOTHER_MODE) and len(learned[last[name[1]]]):
             found[index] = last[name[1]]
     searching = {models.names[first][1] for first, count in Counter(found.values()).items() if count > 1}
     found = {index: first for index, first in found.items() if models.names[index][1] not in searching}
@@ -153,21 +154,24 @@ def _after_training(evidence: Evidence, models: ModelCalls, again: dict[int, int
             chosen[_used_alike(calls, models, second, first)] = True
             low, high = trace.starts[models.rows[[first, second]]]
             updated |= bool(((evidence.updates.starts > low) & (evidence.updates.starts < high)).any())
+    other_mode = any(models.names[index][3] == IN_ANOTHER_MODE for index in again)
+    differs = ["from before the update"] * updated + ["in the mode of training"] * other_mode
+    changed = ["the weights were updated"] * updated + ["the model's mode was changed"] * other_mode
     whole = calls.edit(chosen)
     return Finding(
         f"the model runs again on the inputs that it has just been trained on, without gradients, "
         f"{evidence.how_often(len(again))}",
         _location(evidence, models, chosen),
-        "for a metric, take outputs.detach() of the pass with gradients, which is from before the update; or run it "
+        f"for a metric, take outputs.detach() of the pass with gradients, which is {' and '.join(differs)}; or run it "
         "only every N steps"
-        if updated
+        if differs
         else "take outputs.detach() of the pass with gradients",
         "medium",
-        "the capture saw the same tensors in both calls; only the weights were updated in between"
-        if updated
+        f"the capture saw the same tensors in both calls; only {' and '.join(changed)} in between"
+        if differs
         else "the capture saw the same tensors in both calls, and no update in between",
         whole,
-        least=Edit() if updated else None,
+        least=Edit() if differs else None,
         event=int(calls.rows[np.argmax(chosen)]),
     )
 

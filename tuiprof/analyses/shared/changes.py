@@ -75,6 +75,7 @@ class StepChange:
     high: float | None  # its upper end
     sure: str  # ``yes``; ``no: …`` within the spread; ``unknown: …`` from too few steps
     basis: str  # what it was derived from: ``180 and 200 steps``
+    captured: bool = False  # the steps ran under the profiler, which may have slowed one side more
 
     @property
     def share(self) -> float:
@@ -85,15 +86,15 @@ class StepChange:
     def verdict(self) -> Verdict:
         """The answer in one sentence."""
         a, b = format_ns(self.before_ns), format_ns(self.after_ns)
-        span = self._span()
+        span, under = self._span(), "under the profiler, " if self.captured else ""
         if abs(self.after_ns - self.before_ns) < SAME_SHARE * max(self.before_ns, self.after_ns):
-            return Verdict(f"a step takes the same: {a} before, {b} after{span}", "info")
+            return Verdict(f"{under}a step takes the same: {a} before, {b} after{span}", "info")
         faster = self.after_ns < self.before_ns
         level: Level = "info" if self.sure != "yes" else "good" if faster else "bad"
         doubt = "" if self.sure == "yes" else f"; not sure: {self.sure.partition(': ')[2]}"
         how = "is" if self.sure == "yes" else "may be"
         speed = format_speed(self.after_ns / self.before_ns if self.before_ns else 0.0)
-        return Verdict(f"a step {how} {speed}: {a} before, {b} after{span}{doubt}", level)
+        return Verdict(f"{under}a step {how} {speed}: {a} before, {b} after{span}{doubt}", level)
 
     def _span(self) -> str:
         if self.low is None or self.high is None:

@@ -14,9 +14,13 @@ from tuiprof.model.intervals import Ints
 
 #: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
 #: whether the step has called it before, with the same weights and inputs or with the same largest input, or whether
-#: its last call with gradients had the same inputs.
-MODEL_CALL: Final = r"^(\w+ #\d+)(, no gradients)?(, same inputs|, same largest input|, inputs trained on)?$"
+#: its last call with gradients had the same inputs, in the same mode (``train()``, ``eval()``) or in another one.
+MODEL_CALL: Final = (
+    r"^(\w+ #\d+)(, no gradients)?"
+    r"(, same inputs|, same largest input|, inputs trained on(?: in another mode)?)?$"
+)
 SAME, SAME_LARGEST, TRAINED = ", same inputs", ", same largest input", ", inputs trained on"
+IN_ANOTHER_MODE: Final = f"{TRAINED} in another mode"
 #: Ranges around the calls of modules that the step before has called again on the same tensors, with the line of the
 #: call; none is inside of one on the same inputs.
 PART_CALL: Final = MODEL_CALL.removesuffix("$") + r", at (.+)$"

@@ -17,7 +17,7 @@ from tuiprof.analyses.shared.idle import CALLBACK
 from tuiprof.analyses.shared.model_calls import MODEL_CALL, PROBE_RANGE
 from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.analyses.shared.scope import Scope, step_period_ns, step_times
-from tuiprof.analyses.shared.stretches import long_stretches, new_sizes
+from tuiprof.analyses.shared.stretches import IN_MOST, long_stretches, new_sizes
 from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
@@ -36,6 +36,8 @@ from tuiprof.whatif.replay import TOLERANCE, Calibrated, Kinds, calibrate
 MAX_LAUNCHES = 5_000
 #: Minimum profiler slowdown to report.
 SLOWED = 0.05
+#: Below this share, no step without the profiler is told from the captured one.
+_NO_COST: Final = 0.005
 #: Not reported if the session's own steps vary by more than this, from the 10th to the 90th percentile.
 SCATTERED = 3.0
 #: The range around that of a model's call. Between the starts of both, the probe finds out what that one says.
@@ -60,9 +62,8 @@ def replayed(trace: Trace) -> Calibrated | str:
 #: The captured steps are those of a warm-up if so many of them have first uses of a new size, steps before the capture
 #: take so many times as long as the last ones of the run, of which so many are known, and a captured step without first
 #: uses takes between these multiples of a last one, or so much longer, ns (the profiler).
-_IN_MOST: Final = 0.75
 _SLOWER: Final = 2.0
-_MIN_LAST: Final = 20
+MIN_LAST: Final = 20
 _RESEMBLES: Final = (0.5, 4.0, 20_000_000)
 
 
@@ -89,7 +90,7 @@ class WarmUp:
 def warm_up(trace: Trace) -> WarmUp | None:
     """Return what the captured steps prepare that later steps of the run find prepared; None = they are like those."""
     seen, steps = trace.uncaptured, trace.steps
-    if seen is None or len(seen.last_ns) < _MIN_LAST or len(steps) < MIN_STEPS or trace.as_captured:
+    if seen is None or len(seen.last_ns) < MIN_LAST or len(steps) < MIN_STEPS or trace.as_captured:
         return None
     found, which = long_stretches(trace), new_sizes(trace)
     inside = found.inside[which]
@@ -99,7 +100,7 @@ def warm_up(trace: Trace) -> WarmUp | None:
     rest_ns = float(np.median(steps.lengths - in_step))
     least, most, longer_ns = _RESEMBLES
     if (
-        np.mean(in_step > 0) < _IN_MOST
+        np.mean(in_step > 0) < IN_MOST
         or seen.step_ns < _SLOWER * after.step_ns
         or not least * after.step_ns <= rest_ns <= max(most * after.step_ns, after.step_ns + longer_ns)
     ):
@@ -188,7 +189,7 @@ def _phases(trace: Trace) -> dict[str, Coverage]:
 
 #: Steps that take this many times as long as the median, and call so many times as many operators, are another kind of
 #: step: with a rollout, or an evaluation.
-_LONG, _CALLS_MORE = 3.0, 2.0
+_LONG, _CALLS_MORE = 2.0, 2.0
 #: They count from this share of the session's time.
 _MIN_LONG: Final = 0.2
 
@@ -418,7 +419,12 @@ def captured_step_ns(trace: Trace, steps: Kinds) -> float:
 
 
 def _is_mean(steps: Kinds) -> bool:
-    return steps.long is not None or steps.usual.basis == "none"
+    return steps.long is not None or steps.usual.basis == "none" or _costs_nothing(steps.usual)
+
+
+def _costs_nothing(step: Calibrated) -> bool:
+    """Return whether a step takes as long without typical recording costs: the device sets its pace."""
+    return step.basis == "table" and step.step_ns > (1 - _NO_COST) * step.captured_ns
 
 
 def which_step(steps: Kinds, *, with_rare: bool = False) -> str:
@@ -433,7 +439,7 @@ def which_step(steps: Kinds, *, with_rare: bool = False) -> str:
         where = "after" if step.uncaptured.after_capture else "before"
         kind = "mean" if with_rare else "median"
         return f"{kind} of {plural(step.uncaptured.steps, 'step')} {where} the capture"
-    if step.basis == "table":
+    if step.basis == "table" and not _costs_nothing(step):
         return "without the profiler"
     return f"mean of {plural(step.graph.step_count, 'captured step')}" if step.graph.step_count > 1 else ""
 

@@ -29,6 +29,8 @@ MIN_NS: Final = 2_000_000
 MIN_FIRST_USE: Final = 0.1
 #: Minimum number of calls of an operator in a step to tell its first one; the others take at most this share of it.
 _MIN_CALLS, _MOST_OTHERS = 4, 0.1
+#: Share of the steps in which something happens that is usual.
+IN_MOST: Final = 0.75
 #: The device is idle for at least this share of a stretch: the call does not wait for it.
 _IDLE: Final = 0.9
 
@@ -75,9 +77,9 @@ def first_uses(trace: Trace) -> tuple[Ints, float]:
     Code is loaded and compiled then, and contexts and memory pools are made. Without steps, all of the trace counts.
     """
     found = long_stretches(trace)
-    first = found.first.copy()
+    first = found.first & found.idle
     first[new_sizes(trace)] = True
-    which = np.flatnonzero(first & found.idle & trace.steps.have(found.inside))
+    which = np.flatnonzero(first & trace.steps.have(found.inside))
     return which, float((found.ends - found.starts)[which].sum()) / max(recorded_ns(trace), 1)
 
 
@@ -85,23 +87,38 @@ def first_uses(trace: Trace) -> tuple[Ints, float]:
 def new_sizes(trace: Trace) -> Ints:
     """Return which long stretches prepare a kernel for a size that is new in the step.
 
-    Of several calls of an operator in a step, only the first takes long, on an idle device: libraries such as cuDNN
-    build a plan for each size of an input, and keep it.
+    Of several calls of an operator in a step, only the first takes long: libraries such as cuDNN build a plan for each
+    size of an input, and keep it. The device is idle meanwhile, or it happens in most of several steps.
     """
     found = long_stretches(trace)
-    candidates = found.idle & (trace.steps.step_of[found.inside] >= 0)
+    candidates = trace.steps.step_of[found.inside] >= 0
     candidates &= trace.is_category("cpu_op", rows=found.inside) & trace.named("^aten::", found.inside)
-    chosen = list[int]()
-    for index in np.flatnonzero(candidates).tolist():
-        row = int(found.inside[index])
-        same = np.flatnonzero(trace.name_codes == trace.name_codes[row])
-        same = same[trace.steps.step_of[same] == trace.steps.step_of[row]]
-        others = same[same != row]
-        longest = _MOST_OTHERS * float(found.ends[index] - found.starts[index])
-        first = len(same) >= _MIN_CALLS and trace.starts[others].min() > trace.starts[row]
-        if first and trace.lengths(others).max() <= longest:
-            chosen.append(index)
-    return np.array(chosen, dtype=np.int64)
+    which = np.flatnonzero(candidates)
+    if not len(which):
+        return which
+    names = np.zeros(len(trace.names), dtype=bool)
+    names[trace.name_codes[found.inside[which]]] = True
+    rows = np.flatnonzero(names[trace.name_codes] & (trace.steps.step_of >= 0))
+    # All calls of an operator in a step are neighbors, in order of time.
+    group = _pairs(trace.name_codes[rows], trace.steps.step_of[rows])
+    order = np.argsort(group, kind="stable")
+    rows, group = rows[order], group[order]
+    groups, begin, count = np.unique(group, return_index=True, return_counts=True)
+    others = trace.lengths(rows)
+    others[begin] = 0
+    longest = np.maximum.reduceat(others, begin)
+    starts = trace.starts[rows]
+    several = (count >= _MIN_CALLS) & (starts[np.minimum(begin + 1, len(rows) - 1)] > starts[begin])
+    inside = found.inside[which]
+    mine = np.searchsorted(groups, _pairs(trace.name_codes[inside], trace.steps.step_of[inside]))
+    # A call that is not the first one is among the others, and longer than a part of itself.
+    short = longest[mine] <= _MOST_OTHERS * (found.ends - found.starts)[which]
+    chosen: Ints = which[several[mine] & short]
+    codes, steps = trace.name_codes[found.inside[chosen]], trace.steps.step_of[found.inside[chosen]]
+    known, of = np.unique(codes, return_inverse=True)
+    in_steps = np.array([len(np.unique(steps[codes == code])) for code in known.tolist()], dtype=np.int64)
+    usual = in_steps >= max(IN_MOST * len(trace.steps), 2)
+    return chosen[found.idle[chosen] | usual[of]]
 
 
 def recorded_ns(trace: Trace) -> int:

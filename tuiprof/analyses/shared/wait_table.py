@@ -27,7 +27,7 @@ from tuiprof.model.intervals import (
 )
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif import Edit, HostTime
-from tuiprof.whatif.replay import Calibrated
+from tuiprof.whatif.replay import Kinds
 
 #: Maximum number of locations to remove from the replayed step one by one; further ones hardly matter.
 MAX_REPLAYED = 12
@@ -215,7 +215,7 @@ def _distinct_rows(keys: Ints) -> tuple[Ints, Ints]:
     return keys[first], inverse.reshape(-1)
 
 
-def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFrame:
+def group(table: WaitTable, scope: Scope, step: Kinds | None) -> pl.DataFrame:
     """Group the counted waits by location and kind, largest saving first."""
     steps = scope.step_count or None
     in_step = pl.col("in_step")
@@ -279,14 +279,14 @@ def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataF
     return pl.DataFrame(rows, schema={**schema, "saves_ns": pl.Float64, "saves_ns_per_step": pl.Float64})
 
 
-def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated) -> pl.DataFrame:
+def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Kinds) -> pl.DataFrame:
     """Return the saving per step without the given waits, in the columns of :func:`bound`, from the replayed step.
 
     Beyond the :data:`MAX_REPLAYED` with the largest bound, the bound is used.
     """
-    stepped = bool(step.graph.step_count)
-    found = bound(waits, by, step.graph.step_count or None)
-    key = "saves_ns_per_step" if stepped else "saves_ns"
+    count = step.usual.graph.step_count
+    found = bound(waits, by, count or None)
+    key = "saves_ns_per_step" if count else "saves_ns"
     found = found.sort(key, descending=True, maintain_order=True)
     values = found[key].to_list()
     calls_of = waits.select(*by, "event", "begun_by")

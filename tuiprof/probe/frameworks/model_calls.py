@@ -16,6 +16,8 @@ _SEVERAL = (dict, list, tuple)
 SAME = ", same inputs"
 #: End of the name of a call without gradients on the inputs of the last one with gradients, as for a metric.
 TRAINED = ", inputs trained on"
+#: Added to it if ``train()`` or ``eval()`` was called in between.
+IN_ANOTHER_MODE = " in another mode"
 #: Range without length before a call whose input is longer by one than that of the call before, as of a text to which a
 #: word was added: with its length, and how many of them there are (``513x24``);
 #: ``tuiprof/analyses/shared/model_calls.py`` knows it.
@@ -49,8 +51,9 @@ class ModelCalls:
         #: The memory of the largest inputs of the calls of the current step by model, its mode, and input, with what
         #: the model held: all of it, and the frozen part.
         self._largest: dict[tuple[int, bool, tuple[Any, ...]], tuple[weakref.ref[Any], int, int]] = {}
-        #: Of the last call with gradients, by model: its step, what it was called with, and the memory of its tensors.
-        self._trained: dict[int, tuple[int, Any, list[weakref.ref[Any]]]] = {}
+        #: Of the last call with gradients, by model: its step, its mode, what it was called with, and the memory of its
+        #: tensors.
+        self._trained: dict[int, tuple[int, bool, Any, list[weakref.ref[Any]]]] = {}
         #: Shape of the input of the last call without gradients, by model.
         self._shapes: dict[int, tuple[int, ...]] = {}
 
@@ -144,16 +147,18 @@ class ModelCalls:
         call = number, learning, model.training, whole, settings, tuple(kwargs), inputs
         before = self._called.get(call)
         self._called[call] = memory = [_memory(value) for value in tensors]
-        given = model.training, tuple(kwargs), inputs
+        given = tuple(kwargs), inputs
         if learning:
-            self._trained[number] = step, given, memory
+            self._trained[number] = step, model.training, given, memory
         # The step may have ended with the update of the weights, between the two.
-        learned = (
+        learned = ""
+        if (
             trained is not None
             and not (learning or self._parts)
-            and (step - trained[0] <= 1 and trained[1] == given)
-            and all(map(_is_in, tensors, trained[2]))
-        )
+            and (step - trained[0] <= 1 and trained[2] == given)
+            and all(map(_is_in, tensors, trained[3]))
+        ):
+            learned = TRAINED if trained[1] == model.training else TRAINED + IN_ANOTHER_MODE
         # A tensor that is gone may have left its id and address to another one.
         same = before is not None and all(map(_is_in, tensors, before))
         largest = max(tensors, key=tensor.numel)
@@ -170,7 +175,7 @@ class ModelCalls:
             or _varies(model, tensor, {id(value) for value, _ in held})
         ):
             return ""
-        return SAME if same else TRAINED if learned else ", same largest input"
+        return SAME if same else learned or ", same largest input"
 
     def _state(self, number: int, held: list[tuple[Any, bool]]) -> int:
         """Return a number of what a model holds, which is another one after each change."""

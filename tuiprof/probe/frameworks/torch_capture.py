@@ -35,11 +35,11 @@ from ..capture import (
     NO_CALLS,
     CaptureError,
     Capturer,
-    GarbageRanges,
     profile_function_kept,
     profiles_calls,
 )
 from ..events import RECORD
+from ..garbage import GarbageRanges
 from ..isolation import OwnFile, own_errors_dropped, pieces
 from ..requests import Request
 from ..runtime import Runtime

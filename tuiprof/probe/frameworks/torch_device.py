@@ -5,8 +5,8 @@ completion, the time between two neighbors is read. Events are read on the threa
 another thread would break a running CUDA graph capture.
 
 An event costs the host a few microseconds, too much for every short step. So the cost of a boundary is measured, and
-if it exceeds :data:`_BUDGET_NS` or 0.1 % of a step on average, only every 4th, 8th, … step is timed (every 2nd would
-save nothing: a single timed step needs an event on either side). The record of each timed step has the interval.
+if it exceeds :data:`_BUDGET_NS` or 0.1 % of a step on average, only one step in 4, 8, … is timed (one in 2 would
+save nothing: a single timed step needs an event on either side). The record of each timed step has this number.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from ctypes import py_object, pythonapi
+from random import Random
 from time import monotonic_ns
 from typing import Any
 
@@ -50,7 +51,8 @@ class TorchDevice:
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
         self.cost_ns = 0  # host time spent at the step boundaries so far, ns
-        self.every = 1  # every n-th step is timed
+        self.every = 1  # on average, every n-th step is timed
+        self._intervals = Random(0)  # not the script's random numbers
         self._told: set[int] = set()
         self._forget_events()
         self._forget_costs()
@@ -111,7 +113,8 @@ class TorchDevice:
                 self._pending.append((n, self._last, event, self._stream, every == 1, every))
             if timed and every > 1:
                 self._last = None
-                following = n + every - 1
+                # Not at equal intervals: all of them could be the same step of a loop within the training loop.
+                following = n - 1 + self._intervals.randrange(every // 2 + 1, every * 3 // 2)
             else:
                 self._last = event
                 self._last_n = n

@@ -278,6 +278,8 @@ RATE_RULE: Final = (
 )
 #: Minimum number of device-timed steps to tell whether the host runs ahead.
 _AHEAD_MIN_STEPS: Final = 8
+#: A mean step this much longer than the median is not explained by it.
+_UNEVEN: Final = 0.1
 AHEAD_RULE: Final = (
     f"where the median device time of the steps, from end to end, exceeds their median host time by more than "
     f"{AHEAD_SHARE:.0%}, the host runs ahead, and the step time is the device time"
@@ -300,6 +302,11 @@ class StepStats:
     #: Whether the times are device times, because the host runs ahead (:data:`AHEAD_RULE`)
     on_device: bool = False
 
+    @property
+    def uneven(self) -> bool:
+        """Whether the median does not explain the steps per second, so that the mean is to be said beside it."""
+        return self.mean_ns > (1 + _UNEVEN) * self.median_ns
+
 
 _NAN: Final = float("nan")
 _NOT_TIMED: Final[Ints] = np.zeros(0, np.int64)
@@ -313,7 +320,7 @@ def step_stats(
     ``(n,)``.
 
     A negative device time = not timed there. ``wall_ns`` is the total wall-clock time of the steps, NaN = the sum of
-    the host times; ``first_ns`` that of the run's first step, 0 = it is not included.
+    the host times; ``first_ns`` that of the run's first step, which is the first of these; 0 = it is not.
     """
     count = len(dur_ns)
     if not count:
@@ -322,16 +329,20 @@ def step_stats(
     above = _above(median, deviation, count)
     if math.isnan(wall_ns):
         wall_ns = float(dur_ns.sum())
-    timed_ns, same_ns = _timed(dur_ns, device_ns) if device_ns is not None else (_NOT_TIMED, _NOT_TIMED)
-    on_device = bool(len(timed_ns)) and np.median(timed_ns) > (1 + AHEAD_SHARE) * np.median(same_ns)
+    mean = mean_ns(count, float(dur_ns.sum()), float(dur_ns[0]) if first_ns else 0.0, median)
+    timed_ns = _timed(device_ns) if device_ns is not None else _NOT_TIMED
+    # All host steps of the same stretch: those that are timed may fall on every second one that logs, and waits.
+    on_device = bool(len(timed_ns)) and np.median(timed_ns) > (1 + AHEAD_SHARE) * np.median(
+        dur_ns[: len(timed_ns)]
+    )
     if on_device:
-        dur_ns = timed_ns
+        dur_ns, mean = timed_ns, float(timed_ns.mean())
         median, deviation = _middle(timed_ns)
     return StepStats(
         count=count,
         median_ns=median,
         p95_ns=float(np.percentile(dur_ns, 95)),
-        mean_ns=float(dur_ns.mean()),
+        mean_ns=mean,
         jitter=deviation / median if median > 0 else _NAN,
         rate_hz=rate_hz(count, wall_ns, first_ns, median),
         outlier_above_ns=above,
@@ -355,19 +366,22 @@ def on_device_ns(device_ns: Ints) -> Ints:
     return np.repeat(device_ns[timed], stands_for)
 
 
-def _timed(dur_ns: Ints, device_ns: Ints) -> tuple[Ints, Ints]:
-    """Return device and host times of the steps that were timed on the device; none if they are too few."""
-    timed, stands_for = timed_steps(device_ns)
-    if len(timed) < _AHEAD_MIN_STEPS:
-        return _NOT_TIMED, _NOT_TIMED
-    return on_device_ns(device_ns), np.repeat(dur_ns[timed], stands_for)
+def _timed(device_ns: Ints) -> Ints:
+    """Return the times on the device of all steps up to the last that was timed there; none if those are too few."""
+    return on_device_ns(device_ns) if (device_ns >= 0).sum() >= _AHEAD_MIN_STEPS else _NOT_TIMED
 
 
 def rate_hz(count: int, wall_ns: float, first_ns: float, median_ns: float) -> float:
     """Return steps per second by :data:`RATE_RULE`; NaN = no time has passed."""
+    each_ns = mean_ns(count, wall_ns, first_ns, median_ns)
+    return 1e9 / each_ns if each_ns > 0 else _NAN
+
+
+def mean_ns(count: int, total_ns: float, first_ns: float, median_ns: float) -> float:
+    """Return the mean time of steps, without a first one that takes as long as :data:`RATE_RULE` says."""
     if count > 2 and first_ns > _FIRST_TIMES * median_ns:
-        count, wall_ns = count - 1, wall_ns - first_ns
-    return 1e9 * count / wall_ns if wall_ns > 0 else _NAN
+        count, total_ns = count - 1, total_ns - first_ns
+    return total_ns / count
 
 
 def outliers_above_ns(dur_ns: Ints) -> float:

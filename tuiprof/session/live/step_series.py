@@ -22,6 +22,7 @@ from tuiprof.session.live.series import (
     Series,
     StepStats,
     column,
+    mean_ns,
     on_device_ns,
     outliers_above_ns,
     rate_hz,
@@ -95,7 +96,7 @@ class StepSeries:
         self.longest: tuple[int, int, int] | None = None
         self.dropped_names: set[str] = set()  # phases and metrics beyond :data:`MAX_NAMES`
         self._histogram = Histogram()  # of uncaptured steps, like the sums
-        self._plain_ns = self._plain_wall_ns = self._first_wall_ns = 0
+        self._plain_ns = self._plain_wall_ns = self._first_ns = self._first_wall_ns = 0
         self._having = dict.fromkeys(_APART, 0)  # number of steps with each of these
         self.watch = SlowdownWatch()  # for captures that slow later steps down
         self._on_device = False
@@ -183,7 +184,7 @@ class StepSeries:
             count=count,
             median_ns=self._histogram.quantile(0.5),
             p95_ns=self._histogram.quantile(0.95),
-            mean_ns=self._plain_ns / count,
+            mean_ns=mean_ns(count, self._plain_ns, self._first_ns, recent.median_ns),
             rate_hz=hz,
         )
 
@@ -344,7 +345,7 @@ class StepSeries:
                 self._plain_ns += int(dur_ns.sum())
                 self._plain_wall_ns += int(columns["wall_ns"][low:high].sum())
                 if not self.rows.total and columns["n"][low] == 0:
-                    self._first_wall_ns = int(columns["wall_ns"][low])
+                    self._first_ns, self._first_wall_ns = int(dur_ns[0]), int(columns["wall_ns"][low])
             self.rows.extend(high - low, {name: values[low:high] for name, values in columns.items()})
 
     def add_device_times(self, times: Sequence[log.DeviceStep]) -> None:

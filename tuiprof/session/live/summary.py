@@ -149,9 +149,8 @@ def _two_kinds(lead: WriterState, stats: StepStats) -> str:
         return ""
     ahead = ", for example because the host launches several steps and then waits for all of them"
     return (
-        f"the median is not what a step takes on average: {format_share(long)} of the steps take more than twice as "
-        f"long, and the mean is {format_ns(stats.mean_ns)}{ahead if lead.can_run_ahead else ''}; compare the mean or "
-        "steps/s"
+        f"{format_share(long)} of the steps take more than twice the median{ahead if lead.can_run_ahead else ''}; "
+        "compare the mean or steps/s"
     )
 
 
@@ -170,10 +169,11 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
     if fold.lead is None or stats is None or not stats.count:
         return f"{session.title} {status}: no training steps were detected. {_how_to_name(session, fold)}"
     slowdown = _slowdown(fold.lead)
+    mean = f"mean {format_ns(stats.mean_ns)}, " if stats.uneven else ""
     return (
         f"{session.title} {status}: {plural(len(fold.lead.steps), 'step')}, "
         f"median {format_ns(stats.median_ns)}{' on the device' if stats.on_device else ''} "
-        f"(p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
+        f"({mean}p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
         f"{format_value(stats.rate_hz, 'number')} steps/s"
         + (f"; {format_speed(1 + slowdown.share)} since the capture" if slowdown is not None else "")
         + (f"; steps are {what}" if (what := described(fold.lead)) else "")
@@ -228,7 +228,9 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
         ),
         Fact("step_median_ns", "median step", stats.median_ns, "ns"),
         Fact("step_p95_ns", "p95", stats.p95_ns, "ns"),
-        Fact("step_mean_ns", "mean", stats.mean_ns, "ns"),
+        Fact(
+            "step_mean_ns", "mean", stats.mean_ns, "ns", "Without the first step, where steps/s leave it out."
+        ),
         Fact("jitter", "jitter", stats.jitter, "share", JITTER_RULE),
         Fact("steps_per_s", "steps/s", stats.rate_hz, "number", RATE_RULE),
         *(

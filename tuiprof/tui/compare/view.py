@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.proof import KEY as PROOF
-from tuiprof.analyses.compare import IN_NEITHER
+from tuiprof.analyses.compare import IN_NEITHER, UNCAPTURED
 from tuiprof.analyses.shared.changes import STEP_PAIR
 from tuiprof.comparison.sides import CHANGED, Side
 from tuiprof.model.intervals import Ints
@@ -65,10 +65,13 @@ def tabs_of(report: Report) -> list[Tab]:
 
 def why_rows(report: Report, width: int, lines: int) -> list[Row]:
     """Return a summary of the differences between the traces in at most ``lines`` rows; empty = there are none."""
-    text = next((fact.value for fact in report.facts if fact.key == CHANGED), None)
-    if not text:
-        return []
-    return labelled(" in the traces ", wrap(sanitize(str(text)), max(width - 16, 8), lines))
+    said = (
+        (f"{fact.label} " if fact.key == UNCAPTURED else "") + str(fact.value)
+        for fact in report.facts
+        if fact.key in (UNCAPTURED, CHANGED) and fact.value
+    )
+    text = sanitize(" · ".join(said))
+    return labelled(" in the traces ", wrap(text, max(width - 16, 8), lines)) if text else []
 
 
 def head_row(before: str, after: str, width: int) -> Row:

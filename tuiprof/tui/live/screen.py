@@ -493,7 +493,8 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_alerts(self) -> None:
         labels, noted = read_labels(self.session.path), list(self.moment.feed.fold.notes)
-        paragraphs = alert_paragraphs(self.figures.alerts, labels, noted)
+        past = self.moment.status.over and self.moment.replay is None
+        paragraphs = alert_paragraphs(self.figures.alerts, labels, noted, past=past)
         self.app.push_screen(ReadingScreen("alerts and notes", paragraphs, opened_by="alerts"))
 
     def action_note(self) -> None:

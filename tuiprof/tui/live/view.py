@@ -171,8 +171,9 @@ def stats_row(
         median.append((" on the device", "dim"))
     parts: list[Row] = [
         median,
+        *([[("mean ", "dim"), (format_ns(stats.mean_ns), "text")]] if stats.uneven else []),
         [("p95 ", "dim"), (format_ns(stats.p95_ns), "text")],
-        [("jitter ", "dim"), (format_share(stats.jitter), "text")],
+        *([] if stats.uneven else [[("jitter ", "dim"), (format_share(stats.jitter), "text")]]),
         [(format_value(stats.rate_hz, "number"), "text"), (" steps/s", "dim")],
     ]
     if batch:
@@ -625,18 +626,22 @@ def armed_row(armed: Sequence[TriggerRequest]) -> Row:
 
 
 def alert_paragraphs(
-    alerts: Sequence[Alert], labels: Labels, noted: Sequence[NoteLine]
+    alerts: Sequence[Alert], labels: Labels, noted: Sequence[NoteLine], *, past: bool
 ) -> list[tuple[str, str]]:
-    """Return the alerts with their rules, the user's tags and notes, and the notes of the run's processes."""
+    """Return the alerts with their rules, the user's tags and notes, and the notes of the run's processes.
+
+    ``past``: the run is over and not replayed, so that there are no alerts.
+    """
     out: list[tuple[str, str]] = []
     for alert in alerts:
         out += [("", "text")] * bool(out)
         out += [(f"{glyphs.FLAG} {sanitize(alert.text)}", alert.level)]
         rule = f"rule of {alert.name}: " if alert.name in RULES else ""
         out += [(f"    {rule}{sanitize(alert.rule)}", "dim")]
-    if not alerts:
-        out += [("no alerts by these rules", "text"), ("", "text")]
-        out += [(f"    {name}: {rule}", "dim") for name, rule in RULES.items()]
+    if past:
+        out.append(("The run is over: tuiprof replay shows the alerts it had.", "dim"))
+    elif not alerts:
+        out.append(("no alerts", "text"))
     if labels.tags:
         out += [("", "text"), ("tags  " + " ".join(f"#{sanitize(tag)}" for tag in labels.tags), "text")]
     if labels.notes:
@@ -650,6 +655,9 @@ def alert_paragraphs(
     for line in reversed(noted):
         role = "text" if line.level == "info" else line.level
         out.append((f"  {clock(line.t_ns / 1e9)}  {sanitize(line.writer)}: {sanitize(line.text)}", role))
+    if not alerts and not past:
+        out += [("", "text"), ("what raises an alert", "title")]
+        out += [(f"  {name}: {rule}", "dim") for name, rule in RULES.items()]
     return out
 
 

@@ -131,7 +131,7 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
 
 
 def _wrapped(text: str, width: int, taken: int, max_lines: int) -> list[str]:
-    """Wrap a text whose first line is ``taken`` cells shorter; leave out trailing clauses rather than cut."""
+    """Wrap a text whose first line is ``taken`` cells shorter; leave out trailing clauses, marked, rather than cut."""
 
     def broken(text: str, max_lines: int = 0) -> list[str]:
         first = wrap(text, width - taken)[0]
@@ -141,7 +141,7 @@ def _wrapped(text: str, width: int, taken: int, max_lines: int) -> list[str]:
         return [first, *wrap(rest, width, max(max_lines - 1, 0))]
 
     ends = [match.start() for match in _CLAUSE_END.finditer(text)]
-    whole = (text[:end] for end in (len(text), *reversed(ends)))
+    whole = (text, *(f"{text[:end]} …" for end in reversed(ends)))
     return next((lines for part in whole if len(lines := broken(part)) <= max_lines), broken(text, max_lines))
 
 

@@ -1,0 +1,1 @@
+"""Rules about which matrix products a step computes, and of what."""

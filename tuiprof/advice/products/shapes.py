@@ -1,0 +1,95 @@
+"""Shapes of the arguments of framework calls, and of their matrix products, as the trace records them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tuiprof.analyses.shared.calls import Arguments, Calls, arguments
+from tuiprof.model.intervals import Ints
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A batch of products of matrices of ``rows × inner`` and ``inner × columns``; a vector is one row or column."""
+
+    left: Shape  # shape of its left operand
+    right: Shape  # shape of its right operand
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def size(self) -> int:
+        """Elements of the result."""
+        return self.batch * self.rows * self.columns
+
+
+def shape_of(dims: Any) -> Shape:
+    """Return the shape of an argument; empty = it is none, or a number."""
+    whole = isinstance(dims, list) and all(type(size) is int and size > 0 for size in dims)
+    return tuple(dims) if whole else ()
+
+
+def shapes_in(dims: Any) -> Iterator[Shape]:
+    """Yield the shapes of the tensors among arguments, also of those in lists."""
+    if shape := shape_of(dims):
+        yield shape
+    elif isinstance(dims, list):
+        for one in dims:
+            yield from shapes_in(one)
+
+
+def product_of(given: Arguments) -> Product | None:
+    """Return what an operator multiplies that takes two matrices, or batches of them; None = its shapes do not fit."""
+    left, right = ((*map(shape_of, given.dims[:2]), (), ()))[:2]
+    if not left or not right:
+        return None
+    rows, inner = left[-2:] if len(left) > 1 else (1, left[0])
+    also, columns = right[-2:] if len(right) > 1 else (right[0], 1)
+    batch = max(prod(left[:-2]), prod(right[:-2]))
+    return Product(left, right, batch, rows, inner, columns) if inner == also else None
+
+
+def arguments_of(calls: Calls, which: Ints) -> dict[int, Arguments]:
+    """Return the arguments of some calls, given as indices, by their index, in order, without those without shapes."""
+    at = dict(zip(calls.rows[which].tolist(), which.tolist(), strict=True))
+    found = {at[row]: given for row, given in arguments(calls.trace, calls.rows[which])}
+    return dict(sorted(found.items()))
+
+
+#: Calls of a step in which the uses of a result are looked for, and how many of them are read at once.
+_LATER, _AT_ONCE = 960, 60
+
+
+def uses_after(calls: Calls, index: int, size: int) -> Iterator[tuple[int, Arguments]]:
+    """Yield the next forward calls of a step that take a tensor of so many elements, as indices, in order."""
+    for low in range(0, _LATER, _AT_ONCE):
+        later = calls.after(index, low + _AT_ONCE)
+        later = later[(later > index + low) & (calls.steps[later] == calls.steps[index])]
+        for after, given in arguments_of(calls, later[~calls.backward[later]]).items():
+            if any(prod(shape) == size for shape in shapes_in(given.dims)):
+                yield after, given
+        if not len(later) or calls.backward[later].any():
+            return
+
+
+def products_of(calls: Calls, which: Ints) -> dict[int, Product]:
+    """Return the product of each of some calls, given as indices; of an einsum, the only one that it calls."""
+    trace = calls.trace
+    einsum = trace.named("^aten::einsum$", calls.rows[which])
+    given = arguments_of(calls, which[~einsum])
+    inside = trace.operators(r"^aten::(mm|bmm)$") if einsum.any() else calls.rows[:0]
+    at = calls.inside(inside)
+    many = np.bincount(at[at >= 0], minlength=len(calls.rows) + 1)
+    chosen = np.isin(at, which[einsum]) & (many[at] == 1)
+    at_row = dict(zip(inside[chosen].tolist(), at[chosen].tolist(), strict=True))
+    given |= {at_row[row]: each for row, each in arguments(trace, inside[chosen])}
+    return {index: found for index, each in given.items() if (found := product_of(each)) is not None}
