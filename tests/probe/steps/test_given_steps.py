@@ -191,7 +191,7 @@ def test_what_is_given_is_known_by_one_number() -> None:
     assert len(sources.SOURCES) == sources.CLOSED
 
 
-def test_nothing_else_counts_then(run_forked: Callable[..., Run], tmp_path: Path) -> None:
+def test_nothing_else_counts_then(run: Callable[..., Run], tmp_path: Path) -> None:
     needs("torch")
     script = """
 import torch
@@ -204,7 +204,7 @@ for update in range(5):
         optimizer.step()
     total = update
 """
-    done = run_forked(script, TUIPROF_STEP_AT=f"{tmp_path / 'script.py'}:10")
+    done = run(script, TUIPROF_STEP_AT=f"{tmp_path / 'script.py'}:10")
     assert [step.n for step in done.of(records.Step)] == list(range(5))
     assert [source.withdrawn for source in done.of(records.StepSource)] == [0]
 
