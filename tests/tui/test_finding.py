@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from on_screen import running, until
+from on_screen import running, screen_text, until
 from trace_app import app_of, settle, typed
 
 from tuiprof import advice, analyses
@@ -31,6 +33,13 @@ def trace() -> Trace:
 
 def lines_of(found: Finding, width: int = 120, height: int = 5, count: int = 3) -> list[str]:
     return ["".join(text for text, _ in row) for row in finding_rows(found, 1, count, width, height)]
+
+
+def test_the_bar_leaves_room_for_the_number_of_the_finding() -> None:
+    for width, cells in ((100, 20), (120, 28)):
+        first = lines_of(FOUND, width)[0]
+        assert first.endswith("1 of 3 ] next ")
+        assert len(re.findall("[█░]", first)) >= cells
 
 
 def test_a_finding_says_how_much_where_what_to_write_and_which_keys() -> None:
@@ -207,3 +216,14 @@ async def test_a_device_that_idles_outside_of_the_steps_is_dim(trace: Trace) -> 
         assert steps.ends[-1] < span[1] - 20e6, "the trace goes on for long behind its last step"
         assert colours[-1] == colours[0]  # before the first step and behind the last
         assert len(set(colours)) == 2
+
+
+@pytest.mark.parametrize(("width", "whole"), [(120, True), (80, False), (60, False)])
+async def test_the_step_time_outlasts_the_other_facts_and_the_whole_name(
+    width: int, whole: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{'a-long-name-of-a-run-' * 3}.pt.trace.json.gz"
+    path.symlink_to(TRACE)
+    async with running(app_of(open_trace(path)), size=(width, 24)) as (app, pilot):
+        await until(pilot, lambda: "   27.1 ms a step " in screen_text(app).splitlines()[0])
+        assert (path.name in screen_text(app)) == whole

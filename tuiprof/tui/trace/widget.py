@@ -126,7 +126,7 @@ class TraceView(Vertical):
         self.update_classes(
             {"-narrow": width < 120, "-tiny": height < 15, "-tall": height >= 33, "-short": height < 30}
         )
-        self.query_one(FindingHead).allow(3 if height < 15 else 5 if height < 28 else 6)
+        self.query_one(FindingHead).allow(3 if height < 15 else 5 if height < 22 else 6)
         self._size_timeline(height)
 
     def _size_timeline(self, height: int) -> None:
