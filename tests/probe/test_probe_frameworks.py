@@ -74,6 +74,53 @@ print(*(len(glob.glob(f"{name}/**/*.xplane.pb", recursive=True)) for name in ("m
     done = run_jax(script, requests=[{"id": "a", **request_}], JAX_PLATFORMS="cpu")
     assert (done.code, done.out) == (0, "1 1\n"), done.err
     assert "started its own profiler" in done.captures("a")[-1].why
+    assert not list((done.session / "traces").iterdir()), "of a capture that has failed"
+
+
+def test_a_jax_capture_that_fails_leaves_earlier_ones_in_place(run_jax: Callable[..., Run]) -> None:
+    script = """
+import time, jax, jax.numpy as jnp
+update = jax.jit(lambda w: w * 0.9)
+w = jnp.ones(8)
+def second(): return time.strftime("%S")
+for i in range(20):
+    if i == 10:  # JAX names a folder by the second
+        now = second()
+        while second() == now: time.sleep(0.01)
+    with jax.profiler.StepTraceAnnotation("train", step_num=i): w = update(w).block_until_ready()
+    if i == 15: jax.profiler.start_trace("mine")
+jax.profiler.stop_trace()
+"""
+    requests = [{"id": "a", "steps": 2, "at": 4}, {"id": "b", "steps": 9, "at": 12}]
+    done = run_jax(script, requests=requests, JAX_PLATFORMS="cpu")
+    first, second = done.captures("a")[-1], done.captures("b")[-1]
+    assert (first.state, second.state) == ("written", "failed"), second.why
+    left = [path for path in (done.session / "traces").rglob("*") if path.is_file()]
+    assert done.session / first.path in left
+    assert {path.parent for path in left} == {(done.session / first.path).parent}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_script_that_ends_in_a_jax_capture_leaves_no_trace_that_is_not_known(
+    steps: int, run_jax: Callable[..., Run]
+) -> None:
+    script = f"""
+import jax, jax.numpy as jnp
+update = jax.jit(lambda w: w * 0.9)
+w = jnp.ones(8)
+for i in range(5 + {steps}):
+    with jax.profiler.StepTraceAnnotation("train", step_num=i): w = update(w).block_until_ready()
+raise SystemExit(3)
+"""
+    done = run_jax(script, requests=[{"id": "a", "steps": 9, "at": 5}], fails=True, JAX_PLATFORMS="cpu")
+    assert done.code == 3
+    ended = done.captures("a")[-1]
+    assert (ended.state, ended.why) == (
+        "written" if steps else "failed",
+        f"the script ended after {steps} of 9 steps",
+    )
+    written = [done.session / ended.path] if steps else []
+    assert list((done.session / "traces").rglob("*.xplane.pb")) == written
 
 
 @pytest.mark.parametrize("first", [0, 6], ids=["before", "meanwhile"])

@@ -101,19 +101,25 @@ class XPlaneProfiler:
 
     def finish(self) -> str:
         """Return the path of the trace relative to the session."""
-        new = [path for path in newest_profile(self._folder) if path not in self._before]
+        new = self._written()
         if not new:
             raise CaptureError(f"{self._name} wrote no trace")
-        return os.path.relpath(new[0], self._session)
+        return os.path.relpath(new, self._session)
+
+    def _written(self) -> str:
+        """Return the path of the newest trace that was not there before the window; empty = none."""
+        return next((path for path in newest_profile(self._folder) if path not in self._before), "")
 
     def forget(self) -> None:
         """Nothing can be done in a forked child, which these frameworks do not support."""
 
     def abort(self) -> None:
-        """Stop when running."""
+        """Stop when running, and remove what these frameworks write then: it is part of a capture that has failed."""
         self.step_ended()
         if self._running:
             self.stop()
+            if path := self._written():
+                remove_profile(path)
 
 
 def newest_profile(folder: str) -> list[str]:
@@ -122,6 +128,19 @@ def newest_profile(folder: str) -> list[str]:
     for where, _, names in os.walk(os.path.join(folder, "plugins", "profile")):
         found += [os.path.join(where, name) for name in names if name.endswith(".xplane.pb")]
     return sorted(found, key=os.path.getmtime, reverse=True)
+
+
+def remove_profile(path: str) -> None:
+    """Remove an XPlane file, what is beside it of the same host, and folders that are empty then."""
+    folder, name = os.path.split(path)
+    beside = name[: -len("xplane.pb")]
+    for other in os.listdir(folder):
+        if other.startswith(beside):
+            os.remove(os.path.join(folder, other))
+    with contextlib.suppress(OSError):  # not empty
+        for _ in range(3):  # plugins/profile/<time>
+            os.rmdir(folder)
+            folder = os.path.dirname(folder)
 
 
 def install_torch_xla(runtime: Runtime, module: Any) -> None:
