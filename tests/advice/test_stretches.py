@@ -284,7 +284,7 @@ def test_what_a_warm_up_prepares_in_each_step_is_left_out_of_the_replayed_step()
     assert isinstance(step, Calibrated)
     assert (step.step_ns, step.basis) == (2_500_000, "session")
     assert step.replayed_ns == pytest.approx(2_500_000, rel=0.02), "nothing of the 60 ms is left"
-    assert "prepare kernels for new sizes, 60.0 ms a step (_cudnn_attention_forward)" in trust(trace).text
+    assert "prepare kernels for new sizes (_cudnn_attention_forward, 60.0 ms a step)" in trust(trace).text
     assert finding(trace, "first-use") is None, "what is said once"
     why = "capture 'start' is not representative: …"
     assert refused(trace, why) == ("", why)

@@ -182,6 +182,7 @@ def _(bad: bool) -> Step:
     "meters-linears",
     "each of 96 channels has a linear layer of its own, which a loop calls",
     "one batched product of all of them",
+    "product-loop",
     "operator-loop",
     cpu=True,
 )
@@ -208,6 +209,7 @@ def _(bad: bool) -> Step:
     "gaits-frames",
     "the frames of a film go through a convolution one by one",
     "all frames at once",
+    "product-loop",
     "operator-loop",
     cpu=True,
 )

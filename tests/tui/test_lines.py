@@ -296,6 +296,15 @@ async def test_devices_of_others_take_a_line_each_and_what_room_the_runs_leave()
         assert len(foreign) == 3
         assert all("94.0 %" in line and "8.90 of 141 GiB" in line for line in foreign)
         assert all(line.rstrip().endswith("not this run's") for line in foreign)
+        panel.styles.width = 58  # too narrow for figures that align with those of the others
+        await pilot.pause()
+        panel.redraw()
+        await pilot.pause()
+        foreign = [line for line in text_of_widget(panel) if line.startswith((" GPU 0", " GPU 1", " GPU 2"))]
+        assert {line.rstrip()[7:] for line in foreign} == {
+            " not this run's  util 94.0 %  mem 8.90 of 141 GiB"
+        }
+        panel.styles.width = 100
         panel.styles.height = 6  # the run's keep their detail, the others give way
         await pilot.pause()
         panel.redraw()

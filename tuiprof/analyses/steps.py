@@ -34,6 +34,8 @@ _FRAMEWORK_RANGE = (
     r"^(Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)|DistributedDataParallel\.|FullyShardedData)"
     r"|^FSDP::"
 )
+#: Parts of a step whose names are too long for a column.
+_LABELS = {"host waits for the device": "in syncs", "garbage collector": "GC"}
 #: What an optimizer's closure does before backward.
 _CLOSURE = "forward (in a closure)"
 
@@ -229,7 +231,7 @@ def _tables(scope: Scope, times: Ints, parts: dict[str, Ints], explained: pl.Dat
         Column("step", "step", "text"),
         Column("step_ns", "time", "ns"),
         Column("difference_ns", "Δ median", "ns", "Step time minus median.", signed=True),
-        *(Column(_key(name), name.removeprefix("host "), "ns") for name in parts),
+        *(Column(_key(name), _LABELS.get(name, name), "ns", name) for name in parts),
         Column("launches", "launches", "count", hidden=not has_device),
         Column("works", "device events", "count", hidden=True),
         Column("start_ns", "at", "ns", hidden=True),

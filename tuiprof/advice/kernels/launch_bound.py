@@ -52,9 +52,8 @@ def _before_graphs(trace: Trace, syncs: int) -> str:
     """Return what prevents a whole step from becoming one CUDA graph."""
     first = []
     if syncs:
-        first.append(
-            f"remove the step's {syncs} sync{'s' if syncs > 1 else ''} first: a graph cannot wait for the device"
-        )
+        each = f"{syncs} syncs" if syncs > 1 else "sync"
+        first.append(f"remove the step's {each} first: a graph cannot wait for the device")
     if _batches_differ(trace):
         first.append(
             "pad batches to one size, or a few: their sizes differ, and the shapes of a graph cannot"

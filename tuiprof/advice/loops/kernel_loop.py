@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
+from tuiprof.advice.loops.product_loop import over_slices
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls, longest_period, loops
 from tuiprof.analyses.shared.collectives import buffer_broadcasts
@@ -102,7 +103,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     kinds = _kinds(evidence.calls)
     product = kinds.product
     begin = 0.0
-    for place in _places(evidence, _all_loops(evidence, kinds)):
+    slices = over_slices(evidence.calls)  # these have a rule of their own
+    found = (loop for loop in _all_loops(evidence, kinds) if not slices[loop.calls].any())
+    for place in _places(evidence, found):
         end = begin + _share_of_weights(evidence.calls, place)
         fewer = _fewer_weights(evidence, begin, end) if end > begin else Edit()
         yield _finding(evidence, place, product, fewer)

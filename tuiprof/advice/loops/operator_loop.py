@@ -11,6 +11,7 @@ import polars as pl
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
+from tuiprof.advice.loops.product_loop import over_slices
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.calls import arguments, longest_period, loops
 from tuiprof.analyses.shared.frames import ancestry_of, function_label, operator_label, running_at_start
@@ -66,9 +67,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     in_steps = evidence.stepped
     loops_of_steps = (loop for rows in _threads(trace, in_steps) for loop in _loops_of(trace, rows))
     found = [loop for one in loops_of_steps if (loop := _steady(evidence, one)) is not None]
-    # The rule of single-tensor optimizers has those of an optimizer.
-    updating = evidence.updates.hold(np.array([loop["event"] for loop in found], dtype=np.int64))
-    found = [loop for loop, apart in zip(found, updating.tolist(), strict=True) if not apart]
+    # Other rules have those of an optimizer, and those that call a layer on the slices of a tensor.
+    apart = evidence.updates.hold(np.array([loop["event"] for loop in found], dtype=np.int64)).tolist()
+    slices = np.append(over_slices(evidence.calls), False)  # -1 reads the last one
+    found = [
+        loop
+        for loop, updates in zip(found, apart, strict=True)
+        if not (updates or slices[loop["calls"]].any())
+    ]
     if not found:
         return
     places = (

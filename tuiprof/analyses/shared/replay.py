@@ -80,9 +80,9 @@ class WarmUp:
     def __str__(self) -> str:
         """Return it as a sentence."""
         return (
-            f"the captured steps prepare kernels for new sizes, {format_ns(self.in_step_ns)} a step ({self.calls}), as "
-            f"the first ones of the run do, but not its last {format_count(self.after.steps)}, of "
-            f"{format_ns(self.after.step_ns)}"
+            f"the captured steps prepare kernels for new sizes ({self.calls}, {format_ns(self.in_step_ns)} a step), as "
+            f"the first steps of the run do; its last {format_count(self.after.steps)}, of "
+            f"{format_ns(self.after.step_ns)}, do not"
         )
 
 
@@ -372,9 +372,8 @@ def trust(trace: Trace) -> Trust:
         return Trust(known.events, (*known.remarks, remark))
     if own is not None and own.high_ns > SCATTERED * own.low_ns:
         said = (
-            f"steps took {format_ns(own.low_ns)} to {format_ns(own.high_ns)} before the capture, and "
-            f"{format_ns(captured_ns)} in it (median): too far apart to tell the profiler's overhead, or a saving "
-            "closely"
+            f"steps took {format_ns(own.low_ns)} to {format_ns(own.high_ns)} before the capture, "
+            f"{format_ns(captured_ns)} in it (median): the profiler's overhead and savings are rough estimates"
         )
     elif step.graph.step_count and captured_ns >= (1 + SLOWED) * step.step_ns:
         source = "as the session measured" if own is not None else "estimated from typical costs"

@@ -265,7 +265,7 @@ def best_win(ladders: Sequence[LadderItem]) -> str:
 
 
 def _ladder_line(ladder: LadderItem, width: int) -> Row:
-    """Return ``metrics   8 of 8 can run``, in a narrow list ``metrics   8/8 run``."""
+    """Return ``metrics   8 of 8 can run``, in a narrow list ``metrics   8/8 can run``."""
     total, can = len(ladder.variants), ladder.runnable
     count: Row = (
         [(f"{total} variants", "dim")]
@@ -274,7 +274,7 @@ def _ladder_line(ladder: LadderItem, width: int) -> Row:
     )
     name: Row = [(sanitize(ladder.name), "text")]
     if can is not None and width < _NARROW_LIST:
-        count = [(f"{can}/{total} run", "text" if can else "dim")]
+        count = [(f"{can}/{total} can run", "text" if can else "dim")]
     return spread(fit(name, max(width - row_width(count) - 2, 4)), count, width)
 
 

@@ -252,7 +252,7 @@ def one_line(device: DeviceView, width: int, among: Sequence[DeviceView] = ()) -
 def foreign_rows(devices: Sequence[DeviceView], width: int, *, each: bool) -> list[Row]:
     """Return the devices that the run does not use, dimmed, with utilisation and memory only."""
     if each:
-        return [_foreign(device) for device in devices]
+        return [_foreign(device, width) for device in devices]
     if not devices:
         return []
     used = [device.latest["util"] for device in devices if "util" in device.latest]
@@ -264,11 +264,19 @@ def foreign_rows(devices: Sequence[DeviceView], width: int, *, each: bool) -> li
     return [[(f" {OF_OTHERS}  {len(devices)} devices{span}", "dim")]]
 
 
-def _foreign(device: DeviceView) -> Row:
-    """Return the line of a device that the run does not use; its figures align with those of the others."""
-    util = _pair("util", show("util", device.latest.get("util")), "dim", _PAIR - 6)
-    memory = _pair("mem", _value(device, "mem_used_bytes"), "dim", _PAIR - 9)
-    return [(f" {device.label:<6} ", "dim"), *util, ("   ", "text"), *memory, (f"   {OF_OTHERS}", "dim")]
+def _foreign(device: DeviceView, width: int) -> Row:
+    """Return the line of a device that the run does not use; if there is room, its figures align with the others'."""
+    used, memory = show("util", device.latest.get("util")), _value(device, "mem_used_bytes")
+    pairs = [
+        *_pair("util", used, "dim", _PAIR - 6),
+        ("   ", "text"),
+        *_pair("mem", memory, "dim", _PAIR - 9),
+    ]
+    label = f" {device.label:<6} "
+    row: Row = [(label, "dim"), *pairs, (f"   {OF_OTHERS}", "dim")]
+    if row_width(row) <= width:
+        return row
+    return [(f"{label}{OF_OTHERS}  util {used}  mem {memory}", "dim")]
 
 
 def _short(device: DeviceView, width: int) -> list[Row]:

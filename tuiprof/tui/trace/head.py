@@ -13,13 +13,16 @@ from tuiprof.model.report import Level
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
 from tuiprof.model.units import plural
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import clip, sanitize
 from tuiprof.tui.opening.captures import Captures, trace_title
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.trace.view import Finding, Headline, finding_rows, reading_text, trace_facts
 from tuiprof.tui.widgets.lines import Flowing, Lines, Row, fit, row_width, spread
 from tuiprof.tui.widgets.spans import key_at, verdict_rows, wrap
+
+#: Least cells of a name that is cut to keep the step time beside it.
+_MIN_NAME: Final = 20
 
 
 class TraceHead(Lines):
@@ -87,7 +90,10 @@ class TraceHead(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the line. If it is too long, the trust line is cut first, but not completely, then the facts."""
+        """Draw the line. If it is too long, the trust line is cut first, but not completely, then facts, then the name.
+
+        The step time is kept longest.
+        """
         left = self._left(self._facts)
         shorter: list[str] = []
         if self._part is not None:
@@ -118,10 +124,13 @@ class TraceHead(Lines):
         room = width - row_width(left) - 3
         least = min(row_width(right), least)
         if room < least:
-            facts = self._facts
-            while facts and row_width(self._left(facts)) > width - least - 3:
+            facts, most = self._facts, max(width - least - 3, 12)
+            while len(facts) > 1 and row_width(self._left(facts)) > most:
                 facts = _shorter(facts)
-            left = fit(self._left(facts), max(width - least - 3, 12))
+            spare = most - row_width(self._left(facts)) + cell_len(self._file)
+            if spare < min(cell_len(self._file), _MIN_NAME):
+                facts, spare = [], most - 1
+            left = fit(self._left(facts, clip(self._file, max(spare, 1))), most)
             room = width - row_width(left) - 3
         for line in shorter:
             if row_width(right) > room:
@@ -132,8 +141,8 @@ class TraceHead(Lines):
         self._label_to = self._trust_from + (row_width(right[:3]) if self._capture_label else 0)
         return [[*left, (" " * max(gap, 0), "text"), *right]]
 
-    def _left(self, facts: list[str]) -> Row:
-        name: Row = [(" " + self._file, "title")]
+    def _left(self, facts: list[str], file: str = "") -> Row:
+        name: Row = [(" " + (file or self._file), "title")]
         return [*name, ("   ", "text"), (" · ".join(facts), "dim")] if facts else name
 
     def on_click(self, event: events.Click) -> None:
@@ -145,12 +154,14 @@ class TraceHead(Lines):
 
 
 def _shorter(facts: list[str]) -> list[str]:
-    """Drop the number of events, else the last fact's brackets, else the last fact."""
+    """Drop the number of events, else the last fact's brackets, else what comes before a step time, else that fact."""
     others = [fact for fact in facts if not fact.endswith(" events")]
     if 0 < len(others) < len(facts):
         return others
     short = facts[-1].partition(" (")[0]
-    return [*facts[:-1], short] if short != facts[-1] else facts[:-1]
+    if short != facts[-1]:
+        return [*facts[:-1], short]
+    return facts[1:] if short.endswith("a step") else facts[:-1]
 
 
 def _shorter_lines(line: str) -> list[str]:

@@ -28,7 +28,7 @@ _BAD_SHARE: Final = 0.05
 _SAVES_SHARE = "saves_share"
 #: Tabs show savings of at least this share of a step.
 MIN_SHARE = 0.005
-_BAR_CELLS: Final = 28
+_BAR_CELLS, _MIN_BAR_CELLS = 28, 6
 #: Minimum width for the bar.
 _WITH_BAR: Final = 100
 #: Where advice can be cut and still be a complete sentence.
@@ -99,7 +99,12 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
     """Return the rows of finding ``number`` of ``count``, in at most ``height`` lines."""
     level: Level = "bad" if is_bad(found) else "warn"
     others: Row = [(f"{number} of {count} ", "dim"), ("]", "key"), (" next ", "dim")] if count > 1 else []
-    first: Row = [(f"▌{MARKS[level]} ", level), *_saves(found, level, width)]
+    first: Row = [(f"▌{MARKS[level]} ", level), *_saves(found, level)]
+    if width >= _WITH_BAR and found.share is not None:  # what the texts beside it leave
+        cells = min(_BAR_CELLS, width - row_width(first) - row_width(others) - 4)
+        filled = min(round(found.share * cells), cells)
+        if cells >= _MIN_BAR_CELLS:
+            first[2:2] = [("  ", "text"), ("█" * filled, level), ("░" * (cells - filled), "faint")]
     lines = [spread(first, others, width)]
     room = max(width - 10, 8)
 
@@ -145,7 +150,7 @@ def _wrapped(text: str, width: int, taken: int, max_lines: int) -> list[str]:
     return next((lines for part in whole if len(lines := broken(part)) <= max_lines), broken(text, max_lines))
 
 
-def _saves(found: Finding, level: str, width: int) -> Row:
+def _saves(found: Finding, level: str) -> Row:
     if found.saves_ns is None:
         return [("savings unknown", level)]
     row: Row = [
@@ -154,9 +159,6 @@ def _saves(found: Finding, level: str, width: int) -> Row:
             level,
         )
     ]
-    if width >= _WITH_BAR and found.share is not None:
-        filled = min(round(found.share * _BAR_CELLS), _BAR_CELLS)
-        row += [("  ", "text"), ("█" * filled, level), ("░" * (_BAR_CELLS - filled), "faint")]
     whole = f" of {format_ns(found.step_ns)}" if found.step_ns else ""
     row.append((f"  {format_ns(found.saves_ns)}{whole}", "strong"))
     if found.low_ns is not None and found.high_ns is not None:
