@@ -137,7 +137,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _pads(calls: Calls, turns: Mask) -> Mask:
-    """Return which layout kernels convert the input of a first convolution, whose backward pass makes no gradient of it.
+    """Return which layout kernels convert the input of a first convolution: its backward pass makes no gradient of it.
 
     Without that gradient the backward pass converts as many tensors as the forward pass, else twice as many. The input
     comes first in both.
