@@ -13,6 +13,10 @@ HERE = Path(__file__).parent / "data" / "traces"
 #: Megabytes that a clone does not carry. A test that needs one of them is skipped without this folder.
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
+#: Three steps of a thousand events with stacks, of which every analysis of one GPU has something to say: for tests that
+#: need a trace whatever is in it. The samples of ``traces/`` take four times as long to be read and explained.
+SMALL = HERE / "torchtutorial-h100-stack-steps.pt.trace.json.gz"
+
 
 def path(name: str) -> Path:
     """Return where a trace lies, or skip the test that asks for it."""

@@ -116,7 +116,7 @@ def test_captures_after_slow_steps_and_at_every_so_many(script: Path, tmp_path: 
 def test_capture_options_that_make_no_sense(
     options: list[str], said: str, script: Path, tmp_path: Path
 ) -> None:
-    done = tuiprof("record", *options, "--", "python", str(script), "3", sessions=tmp_path / "s")
+    done = here("record", *options, "--", "python", str(script), "3", sessions=tmp_path / "s")
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
     assert not list((tmp_path / "s").glob("*"))
@@ -312,7 +312,7 @@ def test_completion_scripts() -> None:
 def test_bash_completes(line: str, offered: str, tmp_path: Path) -> None:
     (tmp_path / "sessions/20260102T030405Z-mine").mkdir(parents=True)
     (tmp_path / "sessions/20260102T030405Z-mine/session.json").write_text("{}")
-    (tmp_path / "completion.bash").write_text(tuiprof("completion", "bash").stdout)
+    (tmp_path / "completion.bash").write_text(here("completion", "bash").stdout)
     ask = """
         source completion.bash
         compopt() { echo compopt "$@"; }
@@ -324,6 +324,18 @@ def test_bash_completes(line: str, offered: str, tmp_path: Path) -> None:
         ["bash", "-c", ask, "bash", line], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert asked.stdout.split() == offered.split(), asked.stderr
+
+
+@pytest.fixture(scope="module")
+def with_one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of sessions in which there is one."""
+    folder = tmp_path_factory.mktemp("with-one-run")
+    script = folder / "train.py"
+    script.write_text(_TRAIN)
+    tuiprof(
+        "record", "-q", "--no-capture", "--", "python", str(script), "2", sessions=folder / "sessions"
+    ).check_returncode()
+    return folder / "sessions"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
@@ -338,12 +350,11 @@ def test_bash_completes(line: str, offered: str, tmp_path: Path) -> None:
     ],
 )
 def test_standard_streams_that_are_full_or_closed(
-    where: str, status: int, says: str, script: Path, tmp_path: Path
+    where: str, status: int, says: str, with_one_run: Path
 ) -> None:
-    tuiprof("record", "-q", "--no-capture", "--", "python", str(script), "2", sessions=tmp_path)
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m tuiprof {where}"],
-        env=_env(tmp_path), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90,
+        env=_env(with_one_run), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90,
     )  # fmt: skip
     assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
     assert says in done.stderr

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from tests import real_traces
 from tuiprof import advice, analyses, formats, plugins, report, telemetry
 from tuiprof.advice.waits import nan_check
 from tuiprof.analyses import device_idle, kernels
@@ -81,7 +82,7 @@ def _unload(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
 def test_a_report_has_all_but_the_analysis_that_failed(
     format_: str, broken_kernels: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["report", str(SAMPLE), "all", "-f", format_]) == 0
+    assert main(["report", str(real_traces.SMALL), "all", "-f", format_]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert broken_kernels.split("(")[0] in said.replace("\\_", "_").replace("&#x27;", "'")
     assert "aggregation.py" in said or "planted" in said or "syncs" in said
@@ -101,8 +102,8 @@ def test_a_report_has_all_but_the_analysis_that_failed(
 def test_a_check_is_unknown_only_where_it_needs_what_failed(
     broken_kernels: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", str(SAMPLE), "--max", "syncs_per_step=1000"]) == 0
-    assert main(["check", str(SAMPLE), "--max", "kernel_ns_per_step=1"]) == 2
+    assert main(["check", str(real_traces.SMALL), "--max", "syncs_per_step=1000"]) == 0
+    assert main(["check", str(real_traces.SMALL), "--max", "kernel_ns_per_step=1"]) == 2
     assert broken_kernels.split("(")[0] in capsys.readouterr().out
 
 
@@ -110,7 +111,7 @@ def test_a_comparison_has_the_rest(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(device_idle, "ANALYSIS", replace(device_idle.ANALYSIS, run=_divide))
-    assert main(["compare", str(SAMPLE), str(SAMPLE)]) == 0
+    assert main(["compare", str(real_traces.SMALL), str(real_traces.SMALL)]) == 0
     said = capsys.readouterr().out
     assert "launches a step" in said
     assert "device idle a step" not in said

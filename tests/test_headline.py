@@ -11,6 +11,7 @@ import pytest
 from analyses.made import Made, report
 from tui.synthetic import recorded
 
+from tests import real_traces
 from tuiprof.comparison.headline import ask, headline
 from tuiprof.formats import open_trace
 from tuiprof.model.units import format_ns, format_rough_share
@@ -68,7 +69,7 @@ def test_of_several_screens_one_has_a_trace_worked_out(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache" / "traces"))
-    trace = shipped("traces") / "planted-syncs.pt.trace.json.gz"
+    trace = real_traces.SMALL
     with ThreadPoolExecutor(3) as screens:
         first, *others = screens.map(ask, [trace] * 3)
     assert first.line
@@ -85,7 +86,7 @@ def test_after_the_end_of_a_run_its_trace_is_worked_out_anew(
     monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache" / "traces"))
     made = recorded(tmp_path, 1.0)
     trace = made.session.path / "traces" / "rank0.1.pt.trace.json.gz"
-    trace.write_bytes((shipped("traces") / "planted-syncs.pt.trace.json.gz").read_bytes())
+    trace.write_bytes(real_traces.SMALL.read_bytes())
 
     def kept() -> int:
         assert ask(trace).line

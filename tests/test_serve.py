@@ -22,13 +22,13 @@ import pytest
 from browsing import open_page
 from tui.synthetic import Synthetic
 
+from tests import real_traces
 from tuiprof.errors import UsageProblem
-from tuiprof.resources import shipped
 from tuiprof.tui import Start
 
 pytest.importorskip("textual_serve", reason="pip install 'tuiprof[serve]'")
 
-TRACE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
+TRACE = real_traces.SMALL
 #: Where pictures of the browser are kept, to be looked at.
 OUTPUT = Path(__file__).parent / "output"
 

@@ -109,9 +109,8 @@ class Made:
             "bytes": pl.Int64,
             "ordinal": pl.UInt32,
         }
-        events = pl.DataFrame(self.rows, schema=schema).sort(
-            ["ts", "dur"], descending=[False, True], maintain_order=True
-        )
+        ordered = sorted(self.rows, key=lambda row: (row["ts"], -row["dur"]))
+        events = pl.DataFrame(ordered, schema=schema)
         sites = None
         if sync_sites:
             whole = [{"dur_ns": None} | site for site in sync_sites]

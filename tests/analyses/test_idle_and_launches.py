@@ -245,6 +245,17 @@ def test_a_step_owns_what_it_launched() -> None:
     assert rows["launches"].to_list() == [1, 1]
 
 
+@pytest.mark.parametrize(("begin", "said"), [(1000, " from its first work to its last"), (10, "")])
+def test_idle_time_says_what_it_is_of_where_the_device_works_in_a_part_of_the_trace(
+    begin: int, said: str
+) -> None:
+    made = Made().op("aten::mm", 0, begin)
+    for number, at in enumerate((begin, begin + 300)):
+        made.launch("gemm", (at, at + 5), (at + 10, at + 110), number + 1)
+    sentence = report("device_idle", made.trace()).verdict.sentence
+    assert sentence.startswith(f"the GPU is idle 50.0 % of the time{said} (200 µs)")
+
+
 def test_a_device_that_waits_for_batches_does_not_wait_for_launches() -> None:
     """Faster launches would hide the loading of the next batch behind the kernels: half of the step."""
     made = Made()

@@ -19,10 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from tests import real_traces
 from tests.campaigns._recorded import PLAIN, TORCH, Recorded, alive, recorded
 from tests.campaigns.campaign import Options, Outcome, SkippedError
 from tests.waiting import Missed, until
-from tuiprof.resources import shipped
 from tuiprof.session.log import SCHEMA_VERSION
 from tuiprof.session.run.control import request_capture
 from tuiprof.session.store.folders import session_dirs
@@ -40,7 +40,7 @@ _PRINTS: Final = PLAIN.replace('print("step", n)', 'print("step", n, "x" * 2000)
     'os.path.exists(os.path.join(home, "go"))', "n > 150"
 )
 _NOBODY: Final = 65534
-_TRACE: Final = shipped("traces") / "planted-syncs.pt.trace.json.gz"
+_TRACE: Final = real_traces.SMALL
 #: From this size on there is room for what is kept back for the end of a run.
 _ROOM_FOR_END: Final = 256
 

@@ -15,12 +15,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from made_job import STRAGGLER, STRAGGLER_NS, SYNCED, SYNCED_NS, THROTTLED, THROTTLED_SHARE, Job, Plan, Sample
 
-from tuiprof.resources import shipped
+from tests import real_traces
 
 
 @pytest.fixture(scope="session")
 def sample() -> Sample:
-    return Sample.read(shipped("traces") / "planted-syncs.pt.trace.json.gz")
+    """Short, as every rank of every job is read as a trace of its own."""
+    return Sample.read(real_traces.SMALL)
 
 
 @pytest.fixture(scope="session")

@@ -212,12 +212,12 @@ def test_every_format_prints_every_view(fleet: Fleet, name: str) -> None:
 
 
 def test_the_heat_map_has_a_line_a_rank_and_a_column_a_step(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, sample: Sample, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", str(folder), "heat", "-f", "json"]) == 0
     table = json.loads(capsys.readouterr().out)["reports"][0]["tables"][0]
     assert len(table["rows"]) == 12
-    assert sum(column["key"].startswith("step_") for column in table["columns"]) == 4
+    assert sum(column["key"].startswith("step_") for column in table["columns"]) == sample.step_count
     assert main(["report", str(folder), "heat", "-f", "html"]) == 0
     assert 'class="heat"' in capsys.readouterr().out
 
@@ -226,7 +226,7 @@ def test_a_folder_of_ranks_is_read_as_a_job(folder: Path, capsys: pytest.Capture
     assert main(["report", str(folder)]) == 0
     assert "node01 (4 ranks) arrives" in capsys.readouterr().out
     assert main(["report", str(folder), "--rank", "2"]) == 0
-    assert "arrives" not in capsys.readouterr().out
+    assert "(4 ranks) arrives" not in capsys.readouterr().out
     assert main(["report", str(folder), "heat", "--rank", "2"]) == 2
     assert "--rank is only for the report of a single trace" in capsys.readouterr().err
 

@@ -19,10 +19,17 @@ from tuiprof.fleet.gather import FOLDER_VARIABLE, run_batch
 from tuiprof.fleet.views import reports
 from tuiprof.formats.open import open_trace
 from tuiprof.model import Report
+from tuiprof.resources import shipped
 
 LATE_NS, OTHER_NS = 600_000, 480_000
 #: Position in a step of the collective of tensor parallelism, and of that of data parallelism.
 TENSOR, DATA = 0, 1
+
+
+@pytest.fixture(scope="module")
+def sample() -> Sample:
+    """Steps between whose collectives is room for ranks that are late by so much."""
+    return Sample.read(shipped("traces") / "planted-syncs.pt.trace.json.gz")
 
 
 @pytest.fixture(autouse=True)

@@ -97,7 +97,7 @@ def test_variants_that_did_the_same_on_the_device_are_told() -> None:
 
 
 def test_real_traces_of_two_devices_can_be_held_against_each_other() -> None:
-    steps = open_trace(real_traces.path("torchtutorial-h100-stack-steps.pt.trace.json.gz"))
+    steps = open_trace(real_traces.SMALL)
     assert changes(steps, steps) == ()
     told = changes(cpu("aten::mm"), steps)  # operators are what both have
     assert told[0] == "gone: aten::mm (1 a step)" or told[0].startswith("new: ")

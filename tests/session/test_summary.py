@@ -295,6 +295,8 @@ def test_a_capture_without_the_steps_that_take_most_of_the_time_does_not_say_tha
     text = to_text(session_answer(session, Selection()), Style(width=None))
     assert ("no advice: 12.6 % of the steps take about 900 ms" in text) == said, text
     assert ("nothing to change" in text) == (not said), text
+    whole = page(session, "train", "text", Style(width=None), Selection())
+    assert "\ncapture of steps 30 to 32 · 3 steps" in whole
 
 
 def kineto(name: str, at: int, took: int, category: str = "cpu_op") -> dict[str, Any]:

@@ -14,6 +14,7 @@ from textual.app import App
 from textual.widget import Widget
 from trace_app import app_of, settled
 
+from tests import real_traces
 from tuiprof.resources import shipped
 from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
@@ -134,7 +135,7 @@ async def test_no_word_of_a_dialog_or_a_table_is_too_faint_to_be_read(
     theme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUIPROF_THEME", theme.removeprefix("tuiprof-"))
-    app = TuiprofApp(Start("trace", shipped("traces") / "metrics-naive.pt.trace.json.gz"))
+    app = TuiprofApp(Start("trace", real_traces.SMALL))
 
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "saves about", "table 1 of", "lost to this finding")

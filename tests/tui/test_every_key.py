@@ -87,7 +87,7 @@ async def test_on_a_run_without_a_step(tmp_path: Path) -> None:
 async def test_in_the_library_on_ladders_sessions_and_traces(
     run: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = real_traces.path("torchtutorial-h100-stack-steps.pt.trace.json.gz")  # a key opens the example
+    small = real_traces.SMALL  # a key opens the example
     (tmp_path / "traces").mkdir()
     shutil.copy(small, tmp_path / "traces" / library_data.EXAMPLE)
     monkeypatch.setattr(library_data, "shipped", tmp_path.joinpath)

@@ -13,6 +13,7 @@ from trace_app import app_of, settle, typed
 
 from tuiprof import advice, analyses
 from tuiprof.formats import open_trace
+from tuiprof.model import Trace
 from tuiprof.resources import shipped
 from tuiprof.tui.trace.head import FindingHead
 from tuiprof.tui.trace.view import Finding, finding_rows, tab_of_rule
@@ -22,6 +23,12 @@ FOUND = Finding(
     "nan-check", "a metric asks for NaN", "aggregation.py:93", "nan_strategy", "tuiprof ladder metrics",
     1.4e6, 1.1e6, 1.7e6, 0.052, 26.7e6, 7,
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    """Read and worked out once: a trace never changes."""
+    return open_trace(TRACE)
 
 
 def lines_of(found: Finding, width: int = 120, height: int = 5, count: int = 3) -> list[str]:
@@ -76,8 +83,10 @@ def test_what_cannot_be_priced_has_no_bar() -> None:
     assert "savings unknown" in first
 
 
-async def test_keys_go_through_the_findings_and_open_their_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = app_of(open_trace(TRACE))
+async def test_keys_go_through_the_findings_and_open_their_evidence(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_of(trace)
     copied: list[str] = []
     monkeypatch.setattr(type(app), "copy_to_clipboard", lambda self, text: copied.append(text))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -103,8 +112,8 @@ async def test_keys_go_through_the_findings_and_open_their_evidence(monkeypatch:
         await until(pilot, lambda: copied[2:] == [app.view.finding.fix])
 
 
-async def test_the_head_follows_the_cursor_in_the_list_of_findings() -> None:
-    async with running(app_of(open_trace(TRACE)), size=(80, 24)) as (app, pilot):
+async def test_the_head_follows_the_cursor_in_the_list_of_findings(trace: Trace) -> None:
+    async with running(app_of(trace), size=(80, 24)) as (app, pilot):
         await until(pilot, lambda: bool(app.screen.query(FindingHead)))
         await until(pilot, lambda: "1 of 4" in app.text("#trace-verdict"))
         await pilot.press("9", "down", "down")
@@ -127,8 +136,8 @@ def test_every_rule_opens_a_tab_that_shows_it() -> None:
     assert tabs["python-time"] == "steps", "a table of kernels does not show time that is in no operator"
 
 
-async def test_a_tab_that_was_chosen_stays_open() -> None:
-    async with running(app_of(open_trace(TRACE)), size=(120, 40)) as (app, pilot):
+async def test_a_tab_that_was_chosen_stays_open(trace: Trace) -> None:
+    async with running(app_of(trace), size=(120, 40)) as (app, pilot):
         await until(pilot, lambda: bool(app.screen.query(FindingHead)))
         await pilot.press("5")
         await until(pilot, lambda: bool(app.screen.query(FindingHead)))
@@ -136,8 +145,8 @@ async def test_a_tab_that_was_chosen_stays_open() -> None:
         assert app.view.current == "steps"
 
 
-async def test_the_timeline_shows_what_the_finding_costs_and_the_step_with_its_fix() -> None:
-    async with running(app_of(open_trace(TRACE)), size=(140, 40)) as (app, pilot):
+async def test_the_timeline_shows_what_the_finding_costs_and_the_step_with_its_fix(trace: Trace) -> None:
+    async with running(app_of(trace), size=(140, 40)) as (app, pilot):
         await until(pilot, lambda: bool(app.screen.query(FindingHead)))
         await until(pilot, lambda: "lost" in app.text("#timeline"))
         await settle(pilot)
@@ -162,8 +171,8 @@ async def test_the_timeline_shows_what_the_finding_costs_and_the_step_with_its_f
         assert app.timeline.state.view.low <= low < high <= app.timeline.state.view.high
 
 
-async def test_figures_are_without_the_profiler_until_they_are_wanted_as_captured() -> None:
-    async with running(app_of(open_trace(TRACE)), size=(140, 40)) as (app, pilot):
+async def test_figures_are_without_the_profiler_until_they_are_wanted_as_captured(trace: Trace) -> None:
+    async with running(app_of(trace), size=(140, 40)) as (app, pilot):
         await until(pilot, lambda: bool(app.screen.query(FindingHead)))
         await until(pilot, lambda: "of 27.1 ms" in app.text("#trace-verdict"))
         assert "27.1 ms a step (median 28.4 ms while captured)" in app.text("#trace-head")
@@ -177,8 +186,8 @@ async def test_figures_are_without_the_profiler_until_they_are_wanted_as_capture
         assert "as captured" not in app.text("TabBar")
 
 
-async def test_advice_is_in_view_at_80_columns_whichever_tab_is_open() -> None:
-    async with running(app_of(open_trace(TRACE)), size=(80, 24)) as (app, pilot):
+async def test_advice_is_in_view_at_80_columns_whichever_tab_is_open(trace: Trace) -> None:
+    async with running(app_of(trace), size=(80, 24)) as (app, pilot):
         await until(pilot, lambda: bool(app.screen.query(FindingHead)))
         await until(pilot, lambda: "9 Advice 4" in app.text("TabBar"))
         await settle(pilot)
@@ -188,8 +197,8 @@ async def test_advice_is_in_view_at_80_columns_whichever_tab_is_open() -> None:
             assert f" {digit} " in app.text("TabBar")
 
 
-async def test_a_device_that_idles_outside_of_the_steps_is_dim() -> None:
-    async with running(app_of(open_trace(TRACE)), size=(120, 40)) as (app, pilot):
+async def test_a_device_that_idles_outside_of_the_steps_is_dim(trace: Trace) -> None:
+    async with running(app_of(trace), size=(120, 40)) as (app, pilot):
         await until(pilot, lambda: bool(app.screen.query(FindingHead)))
         await until(pilot, lambda: app.timeline.state.lanes is not None and app.timeline.state.lanes.exact)
         await settle(pilot)

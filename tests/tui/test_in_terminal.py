@@ -16,12 +16,12 @@ from typing import Final
 import pytest
 from terminals import InTerminal, in_terminal
 
-from tuiprof.resources import shipped
+from tests import real_traces
 from tuiprof.session.run.control import request_stop
 from tuiprof.session.run.launch import wait
 from tuiprof.session.store.folders import Session, session_dirs
 
-TRACE = shipped("traces") / "planted-syncs.pt.trace.json.gz"
+TRACE = real_traces.SMALL
 CTRL_L, CTRL_Z = "\x0c", "\x1a"
 #: What programs leave behind: text in the way, a part that scrolls, inserting, line drawing for letters, wrapping.
 MESS = (

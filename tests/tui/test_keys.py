@@ -11,7 +11,6 @@ from textual.binding import Binding
 from textual.widgets import OptionList
 
 from tests import real_traces
-from tuiprof.resources import shipped
 from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.help import HelpScreen, all_bindings
@@ -95,9 +94,9 @@ async def test_help_of_a_trace_has_one_line_for_the_digits_and_its_footer_no_key
 
 
 async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) -> None:
-    app = TuiprofApp(Start("trace", shipped("traces") / "planted-syncs.pt.trace.json.gz"))
+    app = TuiprofApp(Start("trace", real_traces.SMALL))
     async with app.run_test(size=(140, 48)) as pilot:
-        await until_shown(pilot, "Syncs by location", "stream 7")
+        await until_shown(pilot, "By operator", "stream 7")
         timeline, table = app.screen.query_one(Timeline), app.screen.query_one(VirtualTable)
         assert app.focused is table
         works = {a.binding for a in app.screen.active_bindings.values() if a.enabled and a.tooltip}
@@ -134,7 +133,7 @@ async def test_palette_help_and_the_way_out_are_at_the_same_place_in_every_foote
         await until_shown(pilot, "step time", "q leave")
         assert [footer().index(text) for text in ("ctrl+p", "? help", "q leave")] == places
         await pilot.press("q")
-        app.go.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz")
+        app.go.trace(real_traces.SMALL)
         await until_shown(pilot, "q close", "stream 7" if width > 100 else "step")
         assert [footer().index(text) for text in ("ctrl+p", "? help", "q close")] == places
         await pilot.click(offset=(places[1], 29))
@@ -153,8 +152,8 @@ async def test_the_footer_of_a_text_field_shows_no_key_that_is_typed_into_it(tmp
         assert footer().split() == ["esc", "clear", "filter", "ctrl+p", "commands", "f1", "help"]
         await press(pilot, "f1", opens=HelpScreen)
         await pilot.press("escape")
-        app.go.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz")
-        await until_shown(pilot, "Syncs by location", "+ - 0 zoom", "/ filter")
+        app.go.trace(real_traces.SMALL)
+        await until_shown(pilot, "By operator", "+ - 0 zoom", "/ filter")
         await press(pilot, "slash", shows="text to search for")
         assert footer().split() == ["esc", "clear", "filter", "ctrl+p", "commands", "f1", "help"]
 

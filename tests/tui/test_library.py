@@ -17,6 +17,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from tiny_library import choose, ended, tiny_start
 
+from tests import real_traces
 from tuiprof.resources import shipped
 from tuiprof.session.live.listing import Summary
 from tuiprof.session.store.meta import Scenario, write_meta
@@ -188,7 +189,7 @@ async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_
 
 async def test_a_pasted_path_is_what_to_open(start: Start) -> None:
     async with running(TuiprofApp(start), "Open a trace") as (app, pilot):
-        path = shipped("traces") / "planted-syncs.pt.trace.json.gz"
+        path = real_traces.SMALL
         app.post_message(events.Paste(f"'{path}'\n"))
         await until(pilot, lambda: bool(app.screen.query("#path")))
         assert app.screen.query_one("#path", Input).value == str(path)

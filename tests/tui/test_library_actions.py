@@ -13,9 +13,9 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from tiny_library import choose, ended, sidebar, tiny_start
 
+from tests import real_traces
 from tests.session.host_parts import part
 from tuiprof.errors import SessionError
-from tuiprof.resources import shipped
 from tuiprof.session.store.meta import Scenario
 from tuiprof.tui import Start
 from tuiprof.tui.app.app import Navigator, TuiprofApp
@@ -199,7 +199,7 @@ async def test_the_palette_opens_ladders_and_captured_traces(start: Start) -> No
     session = ended(start.sessions, None, 12)
     trace = session.session.path / "traces" / "captured.pt.trace.json.gz"
     trace.parent.mkdir(exist_ok=True)
-    shutil.copy(shipped("traces") / "planted-syncs.pt.trace.json.gz", trace)
+    shutil.copy(real_traces.SMALL, trace)
     async with running(TuiprofApp(start), "Recent", "tiny", size=(140, 40)) as (_, pilot):
         await palette(pilot)
         await press(pilot, *"captured.pt", shows=("open trace", "captured.pt.trace.json.gz"))

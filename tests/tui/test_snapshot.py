@@ -19,7 +19,6 @@ from tuiprof.resources import shipped
 from tuiprof.tui.app.snapshot import to_png
 
 TRACE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
-SMALL = real_traces.path("torchtutorial-h100-stack-steps.pt.trace.json.gz")
 
 
 def snapshot(*args: str | Path) -> subprocess.CompletedProcess[str]:
@@ -75,11 +74,11 @@ def test_a_page_with_the_library(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        ((SMALL, "-o", "x.bmp"), 2, "the extension must be one of .svg"),
-        ((SMALL, "-o", "x.svg", "--step", "999"), 2, "there are steps 1 to 3"),
-        ((SMALL, "-o", "x.svg", "--at", "3"), 2, "for a trace, use --step N"),
-        ((SMALL, "-o", "x.svg", "--size", "12"), 2, "not a size such as 160x48"),
-        ((SMALL, "-o", "/nowhere/x.svg"), 2, "cannot be written"),
+        ((real_traces.SMALL, "-o", "x.bmp"), 2, "the extension must be one of .svg"),
+        ((real_traces.SMALL, "-o", "x.svg", "--step", "999"), 2, "there are steps 1 to 3"),
+        ((real_traces.SMALL, "-o", "x.svg", "--at", "3"), 2, "for a trace, use --step N"),
+        ((real_traces.SMALL, "-o", "x.svg", "--size", "12"), 2, "not a size such as 160x48"),
+        ((real_traces.SMALL, "-o", "/nowhere/x.svg"), 2, "cannot be written"),
         ((Path(__file__), "-o", "x.svg"), 3, ""),
     ],
 )

@@ -17,12 +17,12 @@ from served_page import served_page
 from terminals import InTerminal, in_terminal
 from waiting import running, until
 
-from tuiprof.resources import shipped
+from tests import real_traces
 from tuiprof.session.run.control import request_stop
 from tuiprof.session.run.launch import wait
 from tuiprof.session.store.folders import Session, session_dirs
 
-TRACE = shipped("traces") / "planted-syncs.pt.trace.json.gz"
+TRACE = real_traces.SMALL
 _TRAIN = """
 import time, tuiprof
 while True:
@@ -73,7 +73,7 @@ def hang_up(terminal: InTerminal) -> None:
 @pytest.mark.parametrize("screen", ["live", "inline", "trace"])
 def test_a_viewer_ends_with_its_terminal_where_hangups_are_ignored(run: list[str], screen: str) -> None:
     arguments = {"live": run, "inline": [*run[:3], "--inline", *run[3:]], "trace": ["open", TRACE]}[screen]
-    shown = {"live": "step time", "inline": "step time", "trace": "Syncs by location"}[screen]
+    shown = {"live": "step time", "inline": "step time", "trace": "By operator"}[screen]
     with in_terminal(ignoring_hangup(command(*arguments))) as terminal:
         terminal.until_shown(shown)
         hang_up(terminal)

@@ -12,8 +12,8 @@ from synthetic import Synthetic
 from terminals import in_terminal
 from textual import events
 
+from tests import real_traces
 from tuiprof.model import Trace
-from tuiprof.resources import shipped
 from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.help import TourCard, is_first_start
@@ -124,8 +124,8 @@ def test_where_it_cannot_be_noted_it_does_not_come(tmp_path: Path, monkeypatch: 
 async def test_a_letter_goes_to_its_pane(tmp_path: Path) -> None:
     made = Synthetic(tmp_path).ran(5)
     async with running(live(made.session.path), "median") as (app, pilot):
-        await app.push_screen(TraceScreen(shipped("traces") / "metrics-naive.pt.trace.json.gz"))
-        await until_shown(pilot, "2 syncs a step", "Syncs by location")
+        await app.push_screen(TraceScreen(real_traces.SMALL))
+        await until_shown(pilot, "saves about", "By operator")
         panes = panes_of(app.screen)
         assert len(panes) >= 2
         for index, pane in enumerate(panes):

@@ -32,6 +32,8 @@ _MORE_IN = {
     "data loading": "Data",
     **dict.fromkeys(("runtime call", "operator", "Python", "launching"), "Launches"),
 }
+#: Time before the first and after the last work, as a share of that between them, from which on it is told apart.
+_MUCH_OUTSIDE = 0.1
 #: Gaps listed one by one.
 _LONGEST = 200
 #: From this share on, a cause is reported as the only one.
@@ -101,7 +103,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     return Report(
         NAME,
         TITLE,
-        _verdict(causes, idle, span, per_step, device_word(trace), uncaptured),
+        _verdict(causes, idle, span, per_step, device_word(trace), uncaptured, before + after),
         facts,
         (_cause_table(scope, causes), _longest(trace, found), *_devices(found)),
         _RULES,
@@ -175,6 +177,7 @@ def _verdict(
     per_step: float | None,
     word: str,
     uncaptured: tuple[float, float] | None,
+    outside: int,
 ) -> Verdict:
     captured = idle / span
     share, step_ns = (captured, inf) if uncaptured is None else (min(uncaptured[0], captured), uncaptured[1])
@@ -196,7 +199,10 @@ def _verdict(
             f"({format_ns(idle if per_step is None else per_step)}) while captured; {most}",
             level,
         )
-    return Verdict(f"the {word} is idle {format_share(captured)} of the time ({amount}); {most}", level)
+    within = " from its first work to its last" if outside > _MUCH_OUTSIDE * span else ""
+    return Verdict(
+        f"the {word} is idle {format_share(captured)} of the time{within} ({amount}); {most}", level
+    )
 
 
 def _cause_table(scope: Scope, causes: pl.DataFrame) -> Table:

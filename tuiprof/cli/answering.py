@@ -159,7 +159,7 @@ def _captured(session: Session, fold: Fold, wanted: Selection) -> tuple[Answer, 
 
     trace = trace_at(session.with_traces(wanted.rank).path / "traces", wanted)
     path = trace.info.path
-    found = answer(trace, path.name if path is not None else "", step_window(trace, wanted.step))
+    found = answer(trace, _title(trace), step_window(trace, wanted.step))
     place = os.path.relpath(path, session.path) if path is not None else ""
     steps = replayed_steps(trace)
     weighted = not isinstance(steps, str) and steps.long is not None
@@ -175,6 +175,16 @@ def _captured(session: Session, fold: Fold, wanted: Selection) -> tuple[Answer, 
         found = replace(found, trust=f"trust: {said}{rest}", complete=False)
     why, cleared = refused(trace, by_path(fold, refusal).get(place, ""))
     return (replace(found, changes=(), together_ns=None, refused=why) if why else found), cleared
+
+
+def _title(trace: Trace) -> str:
+    """Return what to call a capture of a session: ``capture of steps 30 to 32``, else its file."""
+    numbers, info = trace.steps.numbers, trace.info
+    if not len(numbers):
+        return info.path.name if info.path is not None else ""
+    rank = f", rank {info.rank}" if info.rank is not None and (info.world_size or 1) > 1 else ""
+    first, last = int(numbers.min()), int(numbers.max())
+    return f"capture of step{f's {first} to' if first < last else ''} {last}{rank}"
 
 
 def _drawn(table: Table) -> Table:

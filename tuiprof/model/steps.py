@@ -69,10 +69,9 @@ def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
     if not len(markers) and len(trace):
         markers, read_from = repeated(trace)
     # Of several that begin together the longest first, so that one inside another comes after it.
-    markers = markers.sort("start", "end", descending=[False, True])
-    numbers = markers["step"].cast(pl.Int64).to_numpy()
-    starts = markers["start"].cast(pl.Int64).to_numpy()
-    ends = markers["end"].cast(pl.Int64).to_numpy()
+    numbers, starts, ends = (markers[key].cast(pl.Int64).to_numpy() for key in _MARKERS)
+    order = np.lexsort((-ends, starts))
+    numbers, starts, ends = numbers[order], starts[order], ends[order]
     if not len(numbers) or not len(trace):
         # One value stands for all events, of which such a trace may have millions.
         none = np.broadcast_to(np.int32(-1), len(trace))
@@ -97,17 +96,11 @@ def _markers_by_name(trace: Trace) -> pl.DataFrame:
     found = {code: int(match[1]) for code, name in enumerate(trace.names) if (match := _MARKER.match(name))}
     rows = np.flatnonzero(trace.named(_MARKER.pattern))
     rows = rows[~trace.is_category("device_annotation", "kernel", rows=rows)]
-    return (
-        pl.DataFrame(
-            {
-                "step": np.array([found[int(code)] for code in trace.name_codes[rows]], dtype=np.int64),
-                "start": trace.starts[rows],
-                "end": trace.ends[rows],
-            }
-        )
-        .sort((pl.col("end") - pl.col("start")), descending=True)
-        .unique("step", keep="first", maintain_order=True)
-    )
+    rows = rows[np.argsort(-trace.lengths(rows), kind="stable")]
+    numbers = np.array([found[int(code)] for code in trace.name_codes[rows]], dtype=np.int64)
+    numbers, first = np.unique(numbers, return_index=True)
+    rows = rows[first]
+    return pl.DataFrame({"step": numbers, "start": trace.starts[rows], "end": trace.ends[rows]})
 
 
 #: What comes less often does not repeat.
@@ -341,16 +334,17 @@ class WorkerRestarts:
 
 @dataclass(frozen=True, slots=True)
 class BatchPadding:
-    """How much of some batches of text is padding, as sums over these batches."""
+    """How much of some batches of texts or other sequences is padding, as sums over these batches."""
 
     batches: int  # number of batches with tensors that may be tokens
     width: int  # their columns
     longest: int  # columns that at least one text of the batch uses
-    masked: int  # number of batches with a mask, which has the length of each text
+    masked: int  # number of batches with a mask or lengths, which tell the length of each text
     full: int  # number of batches in which a text uses the whole width
     least: int  # fewest columns that a batch uses
     most: int  # most columns that a batch uses
     cut: bool = False  # in the capture, models got fewer columns than the batches have
+    frames: int = 0  # number of batches of other sequences than texts, such as speech
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,6 +326,7 @@ class Trace:
         self.find_siblings: Callable[[], TraceSet | None] | None = None
         self._siblings: TraceSet | None = None
         self._work: dict[int, Ints] = {}
+        self._unpacked: dict[str, Ints] = {}
         #: Results of functions that are ``cached_on_trace``, by function and arguments.
         self.derivations: dict[tuple[object, tuple[object, ...]], Derivation] = {}
         self._busy: dict[int, tuple[Ints, Ints]] = {}
@@ -356,8 +357,13 @@ class Trace:
     def ints(self, column: str, rows: Ints | None = None) -> Ints:
         """Return an integer column as int64, -1 for null, shape ``(len(self),)`` or that of ``rows``.
 
-        Most columns mean something for a few events only: ask for those, and the rest is never unpacked.
+        Most columns mean something for a few events only: ask for those, and the rest is never unpacked. Of a trace
+        with few events a column is unpacked once, which takes less than to gather some of its values.
         """
+        if rows is not None and len(self) <= _BLOCK:
+            if column not in self._unpacked:
+                self._unpacked[column] = self.ints(column)
+            return self._unpacked[column][rows]
         series = self.events[column]
         if rows is None and not series.null_count():
             return series.to_numpy().astype(np.int64, copy=False)

@@ -177,8 +177,10 @@ def sequences(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
         for stream in range(len(numbers)):
             mine = on_device[index == stream]
             found.append(_on_stream(trace, work[mine], launch[mine]))
+    if not (several := [one for one in found if len(one)]):
+        return pl.DataFrame(schema=_SCHEMA)
     return (
-        pl.concat(found or [pl.DataFrame(schema=_SCHEMA)])
+        pl.concat(several)
         .group_by("shape", "kernels", "length", maintain_order=True)
         .agg(pl.col("times", "device_ns", "idle_ns", "host_ns").sum(), pl.col("event").first())
         .filter(pl.col("times") >= MIN_REPEATS)

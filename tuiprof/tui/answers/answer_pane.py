@@ -231,12 +231,17 @@ class AnswerPane(Vertical):
         self.tab, self.answer, self._table, self.needle = tab, answer, first, ""
         self._bar.close()
         line = self.query_one("#answer-verdict", VerdictLine)
-        self.set_class(not verdict, "-quiet")
-        self.set_class(not isinstance(answer, Report) or not answer.verdict.sentence, "-wordless")
+        had_focus = self.has_focus_within
+        # At once, as each change styles all that is inside anew.
+        self.update_classes(
+            {
+                "-quiet": not verdict,
+                "-wordless": not isinstance(answer, Report) or not answer.verdict.sentence,
+                "-message": not tables,
+            }
+        )
         if isinstance(answer, Report):
             line.show(answer.verdict.sentence, answer.verdict.level)
-        had_focus = self.has_focus_within
-        self.set_class(not isinstance(answer, Report) or not answer.tables, "-message")
         if isinstance(answer, Report) and answer.tables:
             self._restore(self._saved.get(tab), answer)
         else:

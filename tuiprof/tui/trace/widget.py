@@ -122,10 +122,10 @@ class TraceView(Vertical):
     def on_resize(self, event: events.Resize) -> None:
         """Size the timeline, and hide less important parts on a small screen."""
         width, height = event.size
-        self.set_class(width < 120, "-narrow")
-        self.set_class(height < 15, "-tiny")
-        self.set_class(height >= 33, "-tall")
-        self.set_class(height < 30, "-short")
+        # At once, as each change styles all that is inside anew.
+        self.update_classes(
+            {"-narrow": width < 120, "-tiny": height < 15, "-tall": height >= 33, "-short": height < 30}
+        )
         self.query_one(FindingHead).allow(3 if height < 15 else 5 if height < 22 else 6)
         self._size_timeline(height)
 
