@@ -1,0 +1,152 @@
+"""A layer that computes each row by itself comes after a gather that repeats rows, as in messages of a graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.products.shapes import arguments_of, shape_of, shapes_in
+from tuiprof.analyses.shared.calls import Calls
+from tuiprof.model import Trace
+from tuiprof.model.units import format_rough_share
+from tuiprof.whatif import EditRange
+
+_GATHERS: Final = r"^aten::(index_select|index|embedding)$"
+_LAYER: Final = "aten::linear"
+#: What computes each row of its result from the same row of its input, and draws no random numbers.
+_ROW_BY_ROW: Final = re.compile(
+    r"^aten::(relu|gelu|silu|elu|selu|mish|hardswish|leaky_relu|tanh|sigmoid|softplus|layer_norm|rms_norm)_?$"
+)
+#: What adds up the rows of each target, as of messages and neighbors.
+_ADDS_UP: Final = re.compile(
+    r"^aten::(index_(add|put|reduce)|scatter(_add|_reduce)?|segment_reduce|sum|mean|amax|max)_?$|^torch_scatter::"
+)
+#: Calls that are looked at after a gather, and after the layers until their results are added up.
+_SOON, _LATER = 8, 40
+#: Rows after the gather for each before it, at least, and gathers that are inspected, the longest.
+_MIN_REPEATS, _LOOKED_AT = 1.5, 200
+#: Minimum share of the time of all operators.
+_MIN_SHARE: Final = 0.02
+#: What remains of the calls, as multiples of the share of rows that remain: likely, least and most helpful. Fewer rows
+#: keep a device less busy. Estimates.
+_KEEP: Final = (1.0, 2.0, 0.7)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gather:
+    """A gather and the layers after it, as indices of calls."""
+
+    gather: int
+    layers: tuple[int, ...]
+    repeats: float  # rows after the gather for each before it
+    widens: float  # values of a row after the layers for each of a row before them
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for layers on gathered rows that could be applied before the gather, to fewer rows."""
+    if evidence.is_jax:
+        return
+    calls, on_device = evidence.calls, bool(len(trace.device_work))
+    gathers = np.flatnonzero(trace.named(_GATHERS, calls.rows) & ~calls.backward)
+    gathers = gathers[np.argsort(-calls.took_ns[gathers], kind="stable")[:_LOOKED_AT]]
+    shaped = arguments_of(calls, gathers)
+    found = [one for gather in shaped if (one := _layers_after(calls, gather)) is not None]
+    if not found:
+        return
+    took_ns = calls.took_ns
+    keeps = [np.ones(len(calls.rows)) for _ in _KEEP]
+    for one in found:
+        layers, gather = (
+            calls.with_backward(calls.mask(which)) for which in (list(one.layers), [one.gather])
+        )
+        wider = max(one.widens - 1, 0.0) * took_ns[gather].sum() / max(took_ns[layers].sum(), 1)
+        for keep, part in zip(keeps, _KEEP, strict=True):
+            keep[layers] = min(part / one.repeats + wider, 1.0)
+            keep[gather] = min(one.widens, 1.0)
+    layers = calls.mask(*(list(one.layers) for one in found))
+    share = took_ns[calls.with_backward(layers)].sum() / max(took_ns.sum(), 1)
+    if share < _MIN_SHARE:
+        return
+    longest = max(found, key=lambda one: int(took_ns[list(one.layers)].sum()))
+    event = int(calls.rows[longest.layers[0]])
+    names = " → ".join(
+        calls.names[index].removeprefix("aten::") for index in (longest.gather, *longest.layers)
+    )
+    yield Finding(
+        f"a layer after a gather ({names}) computes {longest.repeats:.2g} rows for each one "
+        f"before it, {evidence.how_often(len(found))}: {format_rough_share(share)} of the time of all operators",
+        evidence.function_of(event) or evidence.place_by_share(layers),
+        "apply the layer before the gather: layer(x)[index] instead of layer(x[index]), which computes the same from "
+        "fewer rows, forward and backward",
+        "high",
+        "the shapes of the gather and of the layer; until the rows are added up, no other tensor has as many",
+        *EditRange(
+            *(
+                calls.edit(keep < 1, 1.0 if on_device else keep, np.append(keep, 1.0)[calls.call_of_work])
+                for keep in keeps
+            )
+        ),
+        event=event,
+    )
+
+
+def _layers_after(calls: Calls, gather: int) -> _Gather | None:
+    """Return a gather that repeats rows with the layers right after it, each on its own row; None = there are none."""
+    after = calls.after(gather, _SOON)
+    after = after[(calls.steps[after] == calls.steps[gather]) & (calls.took_ns[after] > 0)]
+    if not len(after) or calls.names[after[0]] != _LAYER:
+        return None
+    known = arguments_of(calls, np.append(gather, after))
+    if gather not in known or int(after[0]) not in known:
+        return None
+    source, rows = (shape_of(known[index].dims[0]) for index in (gather, int(after[0])))
+    count, repeats = prod(rows[:-1]), prod(rows) / prod(source) if source else 0.0
+    indices = max((prod(shape) for shape in shapes_in(known[gather].dims[1:])), default=0)
+    # An index along the last dimension takes other values of the same rows.
+    if source[-1:] != rows[-1:] or repeats < _MIN_REPEATS or indices < 2 or count % indices:
+        return None
+    width, layers = rows[-1], list[int]()
+    for index, given in known.items():
+        name, values = calls.names[index], shape_of(given.dims[0])
+        if index == gather:
+            continue
+        if values[-1:] != (width,) or prod(values[:-1]) != count:
+            break
+        if name == _LAYER:
+            width = shape_of(given.dims[1])[0]
+        elif not _ROW_BY_ROW.search(name):
+            break
+        layers.append(index)
+    if not _alone(calls, layers[-1], count, {rows[-1], width}):
+        return None
+    return _Gather(gather, tuple(layers), repeats, width / rows[-1])
+
+
+def _alone(calls: Calls, last: int, count: int, widths: set[int]) -> bool:
+    """Return whether the result of the layers is the only tensor of so many rows until they are added up.
+
+    Else the layer may take something else with as many rows, such as what is known of each edge, and what was gathered
+    is combined with its result.
+    """
+    after = calls.after(last, _LATER)
+    after = after[(calls.steps[after] == calls.steps[last]) & ~calls.backward[after]]
+    for index, given in arguments_of(calls, after).items():
+        several = [
+            shape
+            for shape in shapes_in(given.dims)
+            if prod(shape) // shape[-1] == count and shape[-1] in widths
+        ]
+        if len(several) > 1:
+            return False
+        if several and _ADDS_UP.search(calls.names[index]):
+            return True
+    return False
+
+
+RULE = AdviceRule("layer-after-gather", find)
