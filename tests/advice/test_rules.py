@@ -429,6 +429,20 @@ def test_layouts_are_not_turned_round_any_more() -> None:
         assert (finding(trace, "channels-last") is None) == (last > 0), "the model is converted already"
 
 
+@pytest.mark.parametrize(("turned", "saved_us"), [(3, 4_400), (6, 9_000)])
+def test_the_input_of_a_first_convolution_is_padded_in_channels_last_too(
+    turned: int, saved_us: float
+) -> None:
+    """A first convolution makes no gradient of its input, so its backward pass converts half as many tensors."""
+    backward = "autograd::engine::evaluate_function: ConvolutionBackward0"
+    steps = Steps()
+    for number in steps.each():
+        steps.op("aten::conv2d", ((TURN, 1_000),) * 3, sequence=number)
+        steps.op(backward, ((TURN, 1_000),) * turned, sequence=number, track=1)
+    row = found(steps.trace(), "channels-last")
+    assert row["wins_ns"] == pytest.approx(saved_us * 1000, rel=0.01)
+
+
 def test_depthwise_convolutions_want_channels_last() -> None:
     deep = (
         "aten::_conv_depthwise2d",

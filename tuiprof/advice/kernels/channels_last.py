@@ -55,6 +55,9 @@ _KEEP_DEPTHWISE: Final = (0.25, 0.8, 0.1)
 _FIRST_ONLY: Final = r"^aten::((native_)?group_norm|instance_norm)$"
 _KEEP_TURNS: Final = (0.0, 0.0, 0.0)
 _KEEP_TURNS_BEFORE_FIRST: Final = (0.8, 1.0, 0.3)
+#: The first convolution's few channels are padded to those of tensor cores in channels-last too, in both passes
+#: (measured in docs/results/predictions.md).
+_KEEP_PADDING: Final = (0.8, 1.0, 0.3)
 #: Convolutions over a sequence run on other kernels then, so a part of what the layout kernels took is lost.
 _KEEP_TURNS_OF_SEQUENCES: Final = (0.4, 1.0, 0.0)
 #: With these operators around them they are slower in channels-last: group norm as above, and halves of the channels,
@@ -87,6 +90,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         keep_turns = _KEEP_TURNS_OF_SEQUENCES
     else:
         keep_turns = _KEEP_TURNS_BEFORE_FIRST if first_only else _KEEP_TURNS
+    padding = _pads(evidence.calls, turns)
     launches = trace.links.launch_of[work[turns]]
     launches = launches[launches >= 0]
     # The backward pass of a batch norm has one kernel more.
@@ -96,10 +100,17 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             Edit(
                 host=HostTime.of(trace, launches, min(turned + more, 1.0)),
                 work=work[touched],
-                keep=np.select([turns, pools, depthwise], [turned, pooled, deep], normed)[touched],
+                keep=np.select(
+                    [padding, turns, pools, depthwise], [max(padded, turned), turned, pooled, deep], normed
+                )[touched],
             )
-            for turned, pooled, deep, normed in zip(
-                keep_turns, _KEEP_POOLS, _KEEP_DEPTHWISE, _kept_norms(evidence.calls, norms), strict=True
+            for padded, turned, pooled, deep, normed in zip(
+                _KEEP_PADDING,
+                keep_turns,
+                _KEEP_POOLS,
+                _KEEP_DEPTHWISE,
+                _kept_norms(evidence.calls, norms),
+                strict=True,
             )
         )
     )
@@ -123,6 +134,24 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         what, evidence.function_of(largest), _INSTEAD[dimensions], sure, because, *edits, event=largest
     )
+
+
+def _pads(calls: Calls, turns: Mask) -> Mask:
+    """Return which layout kernels convert the input of a first convolution: its backward pass makes no gradient of it.
+
+    Without that gradient the backward pass converts as many tensors as the forward pass, else twice as many. The input
+    comes first in both.
+    """
+    at = calls.call_of_work
+    count = np.append(calls.work_count_of(turns), 0)
+    backward = np.flatnonzero((count[:-1] > 0) & calls.backward & (calls.forward >= 0))
+    made_by = calls.forward[backward]
+    only_weights = count[backward] <= count[made_by]
+    first_layers = calls.mask(backward[only_weights], made_by[only_weights])
+    rows = np.flatnonzero(turns & np.append(first_layers, False)[at])
+    result = np.zeros(len(turns), dtype=bool)
+    result[rows[np.unique(at[rows], return_index=True)[1]]] = True
+    return result
 
 
 def _kept_norms(calls: Calls, norms: Mask) -> Iterator[Floats]:
