@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import repeat
 from threading import get_ident
@@ -20,47 +20,32 @@ GARBAGE_RANGE = "Python GC"
 MAX_PER_S = 2000
 
 
-class _Callback:
-    """Advances an iterator where a collection begins, and another one where it ends.
+class GarbageWatch:
+    """Adds a mark where a collection begins and where it ends, on any thread.
 
     What the collector calls runs no Python code. A signal that arrives during a collection would be handled in the
     first Python function after it, and Python drops the exceptions of what the collector calls (KeyboardInterrupt).
     """
 
-    def __init__(self, begins: Iterator[Any], ends: Iterator[Any]) -> None:
-        # The collector calls ``getattr(phases, "start" or "stop", info)``; a property needs a class.
-        phases = {"start": property(partial(next, begins)), "stop": property(partial(next, ends))}
-        self._callback: Any = partial(getattr, type("Phases", (), phases)())
-
-    def start(self) -> None:
-        """Start watching."""
-        if self._callback not in gc.callbacks:
-            gc.callbacks.append(self._callback)
-
-    def stop(self) -> None:
-        """Stop watching; the script may have emptied the list."""
-        if self._callback in gc.callbacks:
-            gc.callbacks.remove(self._callback)
-
-
-class GarbageWatch(_Callback):
-    """Adds a mark where a collection begins and where it ends, on any thread."""
-
     def __init__(self, marks: deque[Any], collected: Callable[[], Collected]) -> None:
-        super().__init__(_stamps(marks, COLLECTS), _stamps(marks, COLLECTED))
+        # The collector calls ``getattr(stamps, "start" or "stop", info)``; a property needs a class.
+        stamps = {"start": property(_stamp(marks, COLLECTS)), "stop": property(_stamp(marks, COLLECTED))}
+        self._callback: Any = partial(getattr, type("Stamps", (), stamps)())
         self._collected = collected
         self._looked_at = self._seen = 0
 
     def start(self) -> None:
         """Start watching."""
         self._looked_at, self._seen = monotonic_ns(), 0
-        super().start()
+        if self._callback not in gc.callbacks:
+            gc.callbacks.append(self._callback)
         self._collected().watched = True
 
     def stop(self) -> None:
-        """Stop watching."""
+        """Stop watching; the script may have emptied the list."""
         self._collected().watched = False
-        super().stop()
+        if self._callback in gc.callbacks:
+            gc.callbacks.remove(self._callback)
 
     def record(self, now: int, n: int) -> dict[str, Any] | None:
         """Return what collections took so far, for the log in which step ``n`` runs; None = nothing is known.
@@ -77,9 +62,10 @@ class GarbageWatch(_Callback):
         return collected.fields(now, n) if collected.steps else None
 
 
-def _stamps(marks: deque[Any], kind: int) -> Iterator[None]:
-    """Return an iterator that adds a mark at each advance."""
-    return map(marks.append, zip(repeat(kind), iter(monotonic_ns, None), repeat(0), iter(get_ident, None)))
+def _stamp(marks: deque[Any], kind: int) -> Callable[[Any], None]:
+    """Return a function of one argument, without Python code, that adds a mark."""
+    added = map(marks.append, zip(repeat(kind), iter(monotonic_ns, None), repeat(0), iter(get_ident, None)))
+    return partial(next, added)
 
 
 class Collected:
@@ -128,17 +114,34 @@ class Collected:
         return {"t": "garbage", "at": now, "n": n, **sums}
 
 
-class GarbageRanges(_Callback):
+class GarbageRanges:
     """Records a range for each collection, on the collecting thread.
 
-    ``opens`` are called one after the other, the first with the name of the range, each further one with what the one
-    before has returned, and ``closes`` with what the last has. As for :class:`GarbageWatch`, none is Python code.
+    Nothing of it runs outside of collections. It is Python code, unlike :class:`GarbageWatch`: what PyTorch calls for a
+    range imports with the builtins of the running frame, which generated code may not have.
     """
 
-    def __init__(self, opens: Sequence[Callable[[Any], Any]], closes: Callable[[Any], Any]) -> None:
-        opened: Iterator[Any] = repeat(GARBAGE_RANGE)
-        for make in opens:
-            opened = map(make, opened)
-        ranges: list[Any] = []
-        # The iterator of a list yields what is added while it is in use. A collection may have begun before: no range.
-        super().__init__(map(ranges.append, opened), map(closes, iter(ranges)))
+    def __init__(self, range_of: Callable[[str], AbstractContextManager[Any]]) -> None:
+        self._range_of = range_of
+        self._open: AbstractContextManager[Any] | None = None
+        self._callback = self._collects  # each access creates a new bound method
+
+    def start(self) -> None:
+        """Start watching."""
+        gc.callbacks.append(self._callback)
+
+    def stop(self) -> None:
+        """Stop watching; the script may have emptied the list."""
+        if self._callback in gc.callbacks:
+            gc.callbacks.remove(self._callback)
+
+    def _collects(self, phase: str, _info: dict[str, int]) -> None:
+        try:
+            if phase == "start":
+                self._open = self._range_of(GARBAGE_RANGE)
+                self._open.__enter__()
+            elif self._open is not None:  # else it had begun before
+                opened, self._open = self._open, None
+                opened.__exit__(None, None, None)
+        except Exception:
+            self.stop()  # Python would print exceptions to the script's stderr

@@ -319,9 +319,7 @@ class TorchProfiler:
         )
         self._syncs = SyncWatch(torch, request.memory) if torch.cuda.is_initialized() else None
         self._range_of = functools.partial(_Range, torch.autograd)
-        self._garbage = GarbageRanges(
-            [torch.autograd._record_function_with_args_enter], torch.autograd._record_function_with_args_exit
-        )
+        self._garbage = GarbageRanges(self._range_of)
         self._range: Any = None
         self._prepared = self._started = False
 

@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import weakref
-from operator import methodcaller
 from time import monotonic_ns
 from typing import Any, Callable
 
@@ -238,8 +237,7 @@ class JaxProfiler(XPlaneProfiler):
         self._range: Any = None
         self._capturer = capturer
         self._syncs = JaxSyncWatch()
-        opens = [self._profiler.TraceAnnotation, methodcaller("__enter__")]
-        self._garbage = GarbageRanges(opens, methodcaller("__exit__", None, None, None))
+        self._garbage = GarbageRanges(self._profiler.TraceAnnotation)
         # A capture by the clock records whatever runs, possibly the whole training, so it does not wait. Except on a
         # GPU: XLA finalizes CUPTI when it stops, which crashes a process that launches work in the meantime.
         self._fence = Fence() if request.seconds is None or jax_on_gpu() else None
