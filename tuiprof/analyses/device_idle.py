@@ -105,16 +105,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     return Report(
         NAME,
         TITLE,
-        _verdict(
-            causes,
-            idle,
-            span,
-            per_step,
-            device_word(trace),
-            uncaptured,
-            before + after,
-            hosted=bool(len(trace.host_calls)),
-        ),
+        verdict,
         facts,
         (_cause_table(scope, causes), _longest(trace, found), *_devices(found)),
         _RULES,
