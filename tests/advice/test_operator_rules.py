@@ -17,6 +17,8 @@ GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
 SEGMENTED = "void cub::DeviceSegmentedRadixSortKernel<Policy, false, float, long>"
 ONESWEEP = "void cub::DeviceRadixSortOnesweepKernel<Policy, false, float, long>"
 SHORT_ROWS = "void at::native::radixSortKVInPlace<2, -1, 32, 32, float, long>"
+LONG_SHORT_ROWS = "void at::native::radixSortKVInPlace<2, -1, 128, 32, long, long, unsigned int>"
+MERGED = "void at::native::warpMergeSortKVInPlace<2, -1, 128, 4, long, long, unsigned int>"
 INDEX = "void at::native::index_elementwise_kernel<128, 4, gpu_index_kernel>"
 
 Calls = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
@@ -47,12 +49,14 @@ FIRST: Calls = (("aten::slice", ()), ("aten::index", ((INDEX, 4),)))
     [
         (((ELEMENTWISE, 50), (SEGMENTED, 300), (SEGMENTED, 300)), 50 + 0.76 * 600),
         (((ONESWEEP, 300), (ONESWEEP, 300)), 0.5 * 600),
+        (((ELEMENTWISE, 100), (LONG_SHORT_ROWS, 600)), 100 + 0.55 * 600),
     ],
 )
 @pytest.mark.parametrize("operator", ["aten::argsort", "aten::sort"])
 def test_a_sort_of_which_only_the_first_are_used(kernels: Calls, saved_us: float, operator: str) -> None:
     row = found(sorted_by(*kernels, then=FIRST, operator=operator), "full-sort")
-    assert "torch.topk(x, k)" in row["instead"]
+    x = "x.int()" if kernels[-1][0] == LONG_SHORT_ROWS else "x"
+    assert f"torch.topk({x}, k)" in row["instead"]
     assert row["wins_ns"] == pytest.approx(1e3 * saved_us, rel=0.02)
     assert row["wins_low_ns"] < row["wins_ns"] < row["wins_high_ns"]
 
@@ -85,6 +89,7 @@ def test_both_results_of_a_sort_may_be_sliced_and_viewed() -> None:
         (((SEGMENTED, 600),), (*FIRST, ("aten::add", ((ELEMENTWISE, 4),)), ("aten::gather", ((INDEX, 40),)))),
         # Short rows are sorted as fast as topk selects from them, and small tensors too.
         (((SHORT_ROWS, 600),), FIRST),
+        (((MERGED, 600),), FIRST),
         (((SEGMENTED, 400),), (("aten::slice", ()), ("aten::index", ((INDEX, 2),)))),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -1650,6 +1651,21 @@ def test_attention_that_is_prepared_for_each_length_wants_few_of_them() -> None:
     kept = (60.5 + 31.5) / 128
     work = (1 - kept) * (40 + 400 + 800 + 60) + (1 - kept**2) * 200 + (1 - kept) / 2 * 100
     assert row["wins_ns"] == pytest.approx(1e3 * work, rel=0.02)
+
+
+def test_frames_of_speech_are_padded_like_texts() -> None:
+    row = found(padded(seen=replace(HALF, frames=4)), "padded-batches")
+    assert "padded to 128 frames, their longest sequence has 60 on average" in row["what"]
+    assert "pad_sequence in collate_fn, with frames up to a multiple of 8" in row["instead"]
+    assert "as long as their lengths or masks say" in row["because"]
+    assert row["wins_ns"] == found(padded(), "padded-batches")["wins_ns"]
+
+
+@pytest.mark.parametrize(("frames", "advised"), [(4, True), (0, False)])
+def test_what_is_embedded_beside_frames_is_shorter_text(frames: int, advised: bool) -> None:
+    trace = padded(seen=replace(HALF, frames=frames))
+    with_arguments(trace, lambda _: {"Input Dims": [[400, 8], [16, 30], [], [], []]})
+    assert (finding(trace, "padded-batches") is not None) == advised
 
 
 @pytest.mark.parametrize(

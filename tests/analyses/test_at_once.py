@@ -12,6 +12,7 @@ import pytest
 from analyses.made import Made
 
 import tuiprof
+from tests import real_traces
 from tuiprof import analyses
 from tuiprof.analyses.shared import calls as calls_module
 from tuiprof.analyses.shared import stretches
@@ -26,9 +27,9 @@ SAMPLE = Path(__file__).parents[2] / "traces" / "metrics-naive.pt.trace.json.gz"
 
 def test_answers_are_those_of_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     names = tuple(analyses.available())
-    one_by_one = [analyses.run(name, tuiprof.open_trace(SAMPLE)) for name in names]
+    one_by_one = [analyses.run(name, tuiprof.open_trace(real_traces.SMALL)) for name in names]
     monkeypatch.setattr(analyses, "_WORTH_THREADS", 0)
-    at_once = analyses.run_all(names, tuiprof.open_trace(SAMPLE))
+    at_once = analyses.run_all(names, tuiprof.open_trace(real_traces.SMALL))
     assert render_all(at_once, "json") == render_all(one_by_one, "json")
 
 
@@ -71,7 +72,7 @@ def test_what_threads_share_is_made_once() -> None:
 
 def test_a_trace_goes_with_all_that_is_known_of_it() -> None:
     def ask() -> weakref.ref[Trace]:
-        trace = tuiprof.open_trace(SAMPLE)
+        trace = tuiprof.open_trace(real_traces.SMALL)
         analyses.run_all(tuple(analyses.available()), trace)
         cached_on_trace(lambda trace: [trace])(trace)
         return weakref.ref(trace)

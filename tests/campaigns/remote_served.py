@@ -39,7 +39,7 @@ from tuiprof.resources import shipped
 
 PROMISE = "No server that a trace is read from, and no visitor of `tuiprof serve`, makes tuiprof hang, leak or outlive."
 
-_TRACE: Final = shipped("traces") / "jax-waits.xplane.pb.gz"
+_TRACE: Final = shipped("traces") / "jax-async.xplane.pb.gz"
 _LIMIT: Final = 8 << 20
 #: Nothing of ours outlives what it serves by more.
 _OUTLIVES_S: Final = 5.0

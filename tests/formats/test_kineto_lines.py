@@ -185,13 +185,11 @@ def test_a_phase_that_is_said_twice_counts_as_said_last() -> None:
 
 
 def test_names_are_told_apart_however_many_there_are() -> None:
-    base = json.dumps(
-        {"ph": "X", "cat": "c", "name": "NAME", "pid": 1, "tid": 2, "ts": 0, "dur": 0, "args": {}}
-    )
+    event = {"ph": "X", "cat": "c", "name": "NAME", "pid": 1, "tid": 2, "ts": 0, "dur": 0, "args": {}}
     decoder = ChunkDecoder()
     for first in (0, 70_000):  # more than are remembered
         every = [f"{'long ' * (number % 50)}{number}" for number in range(first, first + 70_000)]
-        texts = [written({**json.loads(base), "name": name}, {}) for name in every]
+        texts = [written({**event, "name": name}, {}) for name in every]
         chunk = decoder.decode(as_chunk(texts))
         assert [chunk.names[code] for code in chunk.spans.name] == every
 

@@ -252,13 +252,20 @@ def test_padding_is_read_where_it_is_written_however_long_the_log_is(tmp_path: P
     path = tmp_path / "log" / "rank0.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     for at, batches in ((2, 1), (30, 2)):
-        used = {"longest": 40 * batches, "masked": batches, "full": 0, "least": 30, "most": 50}
+        used = {
+            "frames": batches - 1,
+            "longest": 40 * batches,
+            "masked": batches,
+            "full": 0,
+            "least": 30,
+            "most": 50,
+        }
         line = {"t": "padding", "at": 1, "n": at, "batches": batches, "width": 128 * batches, **used}
         lines.insert(at, json.dumps(line) + "\n")
     lines.insert(33, '{"t": "padding", "at": 1, "n": 36, "bat\n')
     later = (_line({"t": "step", "n": n, "dur": 1_000_000}) for n in range(40, 10_000))
     path.write_text("".join(lines) + "".join(later))
-    assert uncaptured(trace).padding == BatchPadding(2, 256, 80, 2, 0, 30, 50)
+    assert uncaptured(trace).padding == BatchPadding(2, 256, 80, 2, 0, 30, 50, frames=1)
     path.write_text("".join(lines).replace('"longest": 80', '"longest": 800'))
     assert uncaptured(trace).padding is None, "more is used than there is"
 

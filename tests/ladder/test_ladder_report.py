@@ -127,6 +127,31 @@ def ladder_of_two(tmp_path: Path) -> LadderMeta:
     )
 
 
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        ((30e3, 120e3), "checked may be 1.67× faster than naive: syncs 1 → 0 a step"),
+        ((99.5e3, 100.2e3, 99.8e3), "checked takes as long as naive: syncs 1 → 0 a step"),
+    ],
+)
+def test_what_a_variant_gained_is_said_as_surely_as_its_verdict(
+    rounds: tuple[float, ...], said: str, tmp_path: Path, ladder_of_two: LadderMeta
+) -> None:
+    ladder = create(tmp_path, ladder_of_two)
+    traces = {}
+    for name, trace, times in (("naive", naive(), [100e3] * len(rounds)), ("checked", checked(), rounds)):
+        session = create_session(ladder.root, SessionMeta(1, name, ["toy.py"], "/", time.time_ns(), 0))
+        path = session.path / "traces" / "rank0.1.pt.trace.json"
+        path.touch()
+        traces[path] = trace
+        ladder.put(Trial("trace", 0, name, session.id, "done", equal=True))
+        for number, step_ns in enumerate(times, 1):
+            figures = Figures(step_ns, 20, batch=8, samples_per_s=8e9 / step_ns, peak_bytes=1 << 30)
+            ladder.put(Trial("timing", number, name, session.id, "done", equal=True, figures=figures))
+    why = report(ladder, traces.__getitem__).table("why").rows.row(0, named=True)
+    assert why["sentence"].startswith(said)
+
+
 def test_the_report_joins_times_and_traces(tmp_path: Path, ladder_of_two: LadderMeta) -> None:
     ladder = create(tmp_path, ladder_of_two)
     traces = {}

@@ -392,3 +392,92 @@ def test_no_code_of_a_container_runs() -> None:
 def test_expanded_rows_are_read_in_place() -> None:
     batch = ids(1, 128, torch.tensor([40])).expand(16, 128)
     assert looked_at(lambda: batch) == looked_at(lambda: batch.contiguous())
+
+
+def frames(
+    rows: int = 8, width: int = 120, features: int = 20, most: int = 70, value: float = 0.0
+) -> tuple[Any, Any]:
+    """Return frames of speech, padded with a value, and their lengths."""
+    long = lengths(rows, most)
+    inside = (torch.arange(width) < long[:, None])[..., None]
+    return torch.where(inside, torch.randn(rows, width, features), value), long
+
+
+def text_beside() -> dict[str, Any]:
+    speech, long = frames()
+    return {"labels": ids(8, 64, lengths(8, 30)), "speech": speech, "lengths": long}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        frames,
+        lambda: frames(value=-11.5),
+        lambda: [one.bfloat16() if one.is_floating_point() else one.int() for one in frames()],
+        lambda: [(speech := frames())[0].transpose(1, 2).contiguous(), speech[1]],
+        lambda: [(speech := frames())[0], torch.arange(120) < speech[1][:, None]],
+        lambda: [(speech := frames())[0], (torch.arange(120) >= speech[1][:, None]).long()],
+        text_beside,
+    ],
+    ids=["lengths", "log", "bfloat16", "features first", "mask", "inverted", "text beside"],
+)
+def test_padded_frames(make: Callable[[], Any]) -> None:
+    found = looked_at(make)
+    assert found is not None
+    assert is_padding(found)
+    assert (found.batches, found.frames, found.width, found.full) == (8, 8, 8 * 120, 0)
+    assert found.longest < 8 * 70
+
+
+def test_samples_of_sound_are_padded_too() -> None:
+    speech, long = frames()
+    found = looked_at(lambda: (speech[..., 0].contiguous(), long), 3)
+    assert found is not None
+    assert (found.frames, found.longest, found.masked) == (3, 3 * int(long.max()), 3)
+
+
+def silent() -> tuple[Any, Any]:
+    """Frames of which one ends in silence."""
+    speech, long = frames()
+    speech[0, int(long[0]) - 2 :] = 0
+    return speech, long
+
+
+def test_a_sequence_may_end_in_what_looks_like_padding() -> None:
+    found = looked_at(silent)
+    assert found is not None
+    assert is_padding(found)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: frames()[0],  # without lengths, rows may be dark
+        lambda: (frames()[0], torch.randint(0, 10, (8,))),  # classes
+        lambda: (frames()[0], frames()[1]),  # lengths of others
+        lambda: (frames()[0], frames()[1] - 5),
+        lambda: (frames()[0].to("meta"), frames()[1]),
+        lambda: (frames()[0][:, ::2], frames()[1] // 2),
+        lambda: (torch.zeros(8, 120, 20), torch.randint(5, 70, (8,))),
+        lambda: (torch.randn(8, 3, 40, 40), torch.randint(5, 40, (8,))),
+        lambda: (torch.randn(8, 120, 20), torch.full((8,), 120)),
+    ],
+    ids=["alone", "classes", "others", "shorter", "meta", "strided", "nothing", "pictures", "full"],
+)
+def test_other_numbers_are_not_padded_frames(make: Callable[[], Any]) -> None:
+    found = looked_at(make)
+    assert found is None or not is_padding(found)
+
+
+@pytest.mark.parametrize(("width", "cut"), [(120, False), (60, False), (69, True)])
+def test_models_may_get_frames_that_the_script_has_cut_or_stacked(width: int, cut: bool) -> None:
+    steps = Steps(lambda *_: None)
+    batches = Batches(steps)
+    batches.look(frames())
+    batches.given((torch.zeros(8, width, 20), torch.zeros(8, dtype=torch.int64)), {})
+    assert steps.out[-1][1]["cut"] == cut
+
+
+@pytest.mark.parametrize("length", [0, 121])
+def test_what_cannot_be_lengths_is_none(length: int) -> None:
+    assert looked_at(lambda: (frames()[0], torch.full((8,), length))) is None

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -348,6 +349,7 @@ def test_findings_that_a_short_page_leaves_out_are_counted() -> None:
     assert "cost 2" not in short
     assert "all 5 together save 400 µs (40 %) · device work alone takes 700 µs" in short
     assert "… 1 more: tuiprof report -v" in to_text(page, Style())
+    assert "device work takes the whole step" in to_text(replace(page, device_work_ns=1.01e6), Style())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from synthetic import Synthetic, recorded
 
 from tuiprof.comparison.headline import Headline
+from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.live.alerts import Alert
 from tuiprof.session.live.fold import Fold, NoteLine
 from tuiprof.session.live.hosts import RankTimes
@@ -260,6 +261,20 @@ def test_a_mean_that_the_median_does_not_explain_takes_the_place_of_the_jitter(
     [row] = live_view.stats_row(stats, View(1, None, False), 80, batch=None, baseline=None)
     assert said in text(row)
     assert ("jitter" in text(row)) == ("jitter" in said)
+
+
+@pytest.mark.parametrize("width", [80, 100, 130])
+def test_that_a_capture_slowed_the_steps_down_is_said_at_any_width(width: int) -> None:
+    stats = StepStats(
+        95, median_ns=15.3e6, p95_ns=19.7e6, mean_ns=16e6, jitter=0.043, rate_hz=61.2, outlier_above_ns=1e9
+    )
+    slowdown = Slowdown(1, 4, 10e6, 16.2e6, 0)
+    rows = live_view.stats_row(
+        stats, View(1, None, False), width, batch=None, baseline=None, slowdown=slowdown
+    )
+    said = "\n".join(map(text, rows))
+    assert "1.62× slower since a capture   whole run" in said
+    assert "61.2 steps/s" in said
 
 
 def test_of_a_past_run_no_alerts_are_claimed_and_the_rules_come_last() -> None:

@@ -282,7 +282,9 @@ def _verdict(
     if not len(groups):
         return Verdict(f"no syncs: the host never waits for the {word} in {scope.over}", "good")
     if figures["empty"] is None:
-        return Verdict(f"{block}; without device activity in the trace the cost is unknown", "info")
+        return Verdict(
+            f"{block}; without device activity, how much of that is computation is unknown", "info"
+        )
     if not count:
         outside = plural(float(groups["count"].sum()), "sync")
         return Verdict(f"no syncs in {scope.over}; {outside} outside of them", "good")

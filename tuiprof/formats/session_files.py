@@ -175,6 +175,7 @@ class _Padding(msgspec.Struct):
     least: _Whole
     most: _Whole
     cut: bool = False
+    frames: _Whole = 0
 
 
 class _Weights(msgspec.Struct):

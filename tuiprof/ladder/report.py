@@ -71,7 +71,7 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
         _rungs(meta, judged, seen_of, brief=brief),
         kernels := _kernel_table(judged),
         _range_table(judged),
-        _why_table(reasons, judged),
+        _why_table(reasons, meta, judged),
         _out_table(judged),
     ]
     if not brief:
@@ -263,9 +263,10 @@ def _range(interval: Interval | None) -> str:
     return format_ns_range(interval.low, interval.high)
 
 
-def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
+def _why_table(reasons: Sequence[Why], meta: LadderMeta, judged: Sequence[Judged]) -> Table:
     steps = {one.name: one.step_ns.value for one in judged if one.step_ns is not None}
     batches = {one.name: figures.batch for one in judged for figures in one.trials.values()}
+    verdicts = {(one.name, meta.rung(one.name).baseline): one for one in judged}
     rows = []
     for one in reasons:
         timed = one.variant in steps and one.against in steps
@@ -274,11 +275,18 @@ def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
         same = ours == theirs
         before = steps[one.against] * ours / theirs if timed else None
         win = one.proof.predicted if one.proof is not None and same else None
+        ratio, verdict = (
+            steps[one.variant] / before if before else None,
+            verdicts.get((one.variant, one.against)),
+        )
+        if verdict is not None and verdict.ratio is not None:  # as in the table of variants
+            ratio = verdict.ratio.value if verdict.word != "no difference" else 1.0
+        sure = verdict is None or verdict.word != "undecided"
         rows.append(
             (
                 one.variant,
                 one.against,
-                _sentence(one, steps[one.variant] / before if before else None, by_sample=not same),
+                _sentence(one, ratio, by_sample=not same, sure=sure),
                 win.ns if win else None,
                 format_ns_range(win.low_ns, win.high_ns) if win else "",
                 before - steps[one.variant] if before else None,
@@ -303,7 +311,7 @@ def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
     return Table("why", title, columns, listed(columns, rows), prose=True)
 
 
-def _sentence(one: Why, ratio: float | None, *, by_sample: bool) -> str:
+def _sentence(one: Why, ratio: float | None, *, by_sample: bool, sure: bool) -> str:
     """Return what a variant gained or lost, and the first reason from its trace."""
     each = " a sample" if by_sample else ""
     if ratio is None:
@@ -311,7 +319,9 @@ def _sentence(one: Why, ratio: float | None, *, by_sample: bool) -> str:
     elif abs(ratio - 1) <= MIN_DIFFERENCE:
         compared = f"{one.variant} takes as long{each} as {one.against}"
     else:
-        compared = f"{one.variant} is {format_speed(ratio)}{each} than {one.against}"
+        compared = (
+            f"{one.variant} {'is' if sure else 'may be'} {format_speed(ratio)}{each} than {one.against}"
+        )
     return f"{compared}: {one.changes[0]}." if one.changes else f"{compared}; the traces show no difference."
 
 

@@ -334,16 +334,17 @@ class WorkerRestarts:
 
 @dataclass(frozen=True, slots=True)
 class BatchPadding:
-    """How much of some batches of text is padding, as sums over these batches."""
+    """How much of some batches of texts or other sequences is padding, as sums over these batches."""
 
     batches: int  # number of batches with tensors that may be tokens
     width: int  # their columns
     longest: int  # columns that at least one text of the batch uses
-    masked: int  # number of batches with a mask, which has the length of each text
+    masked: int  # number of batches with a mask or lengths, which tell the length of each text
     full: int  # number of batches in which a text uses the whole width
     least: int  # fewest columns that a batch uses
     most: int  # most columns that a batch uses
     cut: bool = False  # in the capture, models got fewer columns than the batches have
+    frames: int = 0  # number of batches of other sequences than texts, such as speech
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ _IN_FULL: Final = 1
 MAX_CHANGES: Final = 4
 #: A device that works for a smaller share of the step has time to win, whether a rule finds it or not.
 _MOSTLY_IDLE: Final = 0.5
+#: From this share on, the device works during the whole step.
+_ALL: Final = 0.995
 #: Lines of what a trace cannot tell, worst first: the findings are to be on the same screen.
 _MAX_TRUST: Final = 4
 #: Characters of a text that are kept where the page may not be longer.
@@ -202,7 +204,10 @@ def _summary(answer: Answer) -> str:
         every = "both" if len(answer.changes) == 2 else f"all {len(answer.changes)}"
         parts.append(f"{every} together save {format_ns(answer.together_ns)} ({share})")
     if answer.device_work_ns is not None and answer.changes:
-        parts.append(f"device work alone takes {format_ns(answer.device_work_ns)}")
+        # Measured while captured, it may be a little longer than the step before.
+        whole = answer.step_ns is not None and answer.device_work_ns >= _ALL * answer.step_ns
+        work = format_ns(answer.device_work_ns)
+        parts.append("device work takes the whole step" if whole else f"device work alone takes {work}")
     return " · ".join(parts)
 
 

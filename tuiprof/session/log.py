@@ -115,18 +115,19 @@ class WorkersStarted(msgspec.Struct, tag="workers", tag_field="t", gc=False):
 
 
 class BatchPadding(msgspec.Struct, tag="padding", tag_field="t", gc=False):
-    """How much of the looked-at batches of text is padding, as sums over all of them so far."""
+    """How much of the looked-at batches of texts or other sequences is padding, as sums over all of them so far."""
 
     at: Whole
     n: Whole  # number of the running step
     batches: Whole  # number of looked-at batches with tensors that may be tokens
     width: Whole  # their columns
     longest: Whole  # columns that at least one text of the batch uses
-    masked: Whole  # number of batches with a mask, which has the length of each text
+    masked: Whole  # number of batches with a mask or lengths, which tell the length of each text
     full: Whole  # number of batches in which a text uses the whole width
     least: Whole  # fewest columns that a batch uses
     most: Whole  # most columns that a batch uses
     cut: bool = False  # in a capture, models got fewer columns than the batches have
+    frames: Whole = 0  # number of batches of other sequences than texts, such as speech
 
 
 class Weights(msgspec.Struct, tag="weights", tag_field="t", gc=False):

@@ -39,14 +39,17 @@ _LISTS_LITTLE: Final = 1 / 12
 _MIN_NS: Final = 500_000
 _MIN_HOST_NS: Final = 1_500_000
 _MIN_HOST_NS_OF_OTHERS: Final = 30_000_000
-#: Kernels that sort rows of up to 4096 elements, which topk does not select from faster.
+#: Kernels that sort rows of up to 4096 elements, which topk does not select from faster. It does so from integers of 64
+#: bits, if it reads half as much because 32 are enough.
 _SHORT_ROWS: Final = "KVInPlace"
+_OF_LONG: Final = r"radixSortKVInPlace<(-?\d+, )+long,"
 #: Time of topk as a share of the kernels that sort: it reads the data once for each 8 bits of a value, and once more;
 #: a sort of segments reads keys and indices twice for each 6 bits and writes them once, others once for each 8 bits.
 #: Likely, least, most; docs/results/predictions.md has the measurements.
 _KERNELS: Final = "[sS]ort"
 _SEGMENTED: Final = "DeviceSegmentedRadixSort"
 _OF_SEGMENTED: Final = (0.24, 0.5, 0.12)
+_OF_SHORT: Final = (0.45, 0.9, 0.2)
 _OF_OTHERS: Final = (0.5, 0.9, 0.25)
 _ON_CPU: Final = (0.05, 0.5, 0.01)
 
@@ -58,7 +61,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     works = calls.work_count[sorts] > 0
     time = np.where(works, calls.work_ns[sorts], trace.lengths(calls.rows[sorts]))
     long = time >= np.where(works, _MIN_NS, _MIN_HOST_NS)
-    short_rows = calls.call_of_work[trace.named(_SHORT_ROWS, trace.device_work)]
+    of_long = trace.named(_OF_LONG, trace.device_work)
+    short_rows = calls.call_of_work[trace.named(_SHORT_ROWS, trace.device_work) & ~of_long]
+    integers = set(calls.call_of_work[of_long].tolist())
     chosen = [
         index
         for index, ns in zip(sorts[long].tolist(), time[long].tolist(), strict=True)
@@ -72,7 +77,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "a whole tensor is sorted, and only a small part of the result is used, "
             f"{evidence.how_often(len(indices))}",
             where,
-            "torch.topk(x, k), with largest=False for the smallest; for one element max(), min() or kthvalue()",
+            ("torch.topk(x.int(), k) if 32 bits are enough" if indices[0] in integers else "torch.topk(x, k)")
+            + ", with largest=False for the smallest; for one element max(), min() or kthvalue()",
             "medium",
             f"{calls.names[indices[0]].removeprefix('aten::')} is followed by a slice of its result, and by operators "
             "that are too short to read all of it",
@@ -118,11 +124,11 @@ def _without_sort(calls: Calls, sorts: Ints) -> EditRange:
     """Return the edit in which topk replaces some sorts."""
     trace, which = calls.trace, calls.mask(sorts)
     work = trace.device_work[calls.launched_by(which)]
-    sorting, segmented = trace.named(_KERNELS, work), trace.named(_SEGMENTED, work)
+    kinds = [trace.named(pattern, work) for pattern in (_SEGMENTED, _SHORT_ROWS, _KERNELS)]
     ns = trace.lengths(work)
     edits = []
-    for of_segmented, of_others, on_cpu in zip(_OF_SEGMENTED, _OF_OTHERS, _ON_CPU, strict=True):
-        left = (ns * sorting * np.where(segmented, of_segmented, of_others)).sum() / max(ns.sum(), 1)
+    for *shares, on_cpu in zip(_OF_SEGMENTED, _OF_SHORT, _OF_OTHERS, _ON_CPU, strict=True):
+        left = (ns * np.select(kinds, shares)).sum() / max(ns.sum(), 1)
         edits.append(calls.edit(which, np.where(calls.work_count > 0, 1.0, on_cpu), left))
     return EditRange(*edits)
 

@@ -1,4 +1,4 @@
-"""Batches of text are padded to a fixed length that none of their texts has."""
+"""Batches of texts or other sequences are padded to a fixed length that none of them has."""
 
 from __future__ import annotations
 
@@ -79,12 +79,18 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         _shortened(calls, chosen, work, used, used**2, used),
     )
     width, longest = (format_count(round(total / seen.batches)) for total in (seen.width, seen.longest))
+    frames = seen.frames == seen.batches
+    kind, one = ("frames", "sequence") if frames else ("tokens", "text")
+    padding = (
+        f"torch.nn.utils.rnn.pad_sequence in collate_fn, with frames up to a multiple of {multiple}"
+        if frames
+        else f"DataCollatorWithPadding with padding='longest', pad_to_multiple_of={multiple}"
+    )
     yield Finding(
-        f"batches are padded to {width} tokens, their longest text has {longest} on average",
+        f"batches are padded to {width} {kind}, their longest {one} has {longest} on average",
         "",
-        "pad to the longest text of each batch (DataCollatorWithPadding with padding='longest', "
-        f"pad_to_multiple_of={multiple}), and {evidence.write('grouped-by-length', 'sort texts by length')}, which "
-        "saves more"
+        f"pad to the longest {one} of each batch ({padding}), and "
+        f"{evidence.write('grouped-by-length', f'sort {one}s by length')}, which saves more"
         + (
             "; cuDNN's attention is prepared anew for each length, so the lengths must be few"
             if prepares
@@ -94,7 +100,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "medium",
         f"measured in {seen.batches} batches as they were loaded: "
         + (
-            "texts are as long as their masks say"
+            f"{one}s are as long as their {'lengths or masks' if frames else 'masks'} say"
             if seen.masked == seen.batches
             else "all other columns have one value, and the longest text differs from batch to batch"
         ),
@@ -118,6 +124,8 @@ def _is_cut(trace: Trace, seen: BatchPadding) -> bool:
         for _, given in arguments(trace, trace.operators("^aten::embedding$"))
         if len(given.dims) > 1 and isinstance(given.dims[1], list) and len(given.dims[1]) == 2
     ]
+    if seen.frames:
+        return False  # what is embedded is text beside them
     known = [width for width in widths if isinstance(width, int)]
     return bool(known) and max(known) * seen.batches < (1 + MAX_USED) / 2 * seen.width
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -88,11 +88,17 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
     return WaitTable(waits, sites, frame, counted, counted.sort("empty_ns", "blocked_ns", descending=True))
 
 
+#: Maximum number of rows whose words are written out one by one: a cast of the table is one query.
+_FEW_ROWS: Final = 1_000
+
+
 def written_out(rows: pl.DataFrame) -> pl.DataFrame:
     """Return rows of the table of waits with words as text; rows with the same word refer to one text.
 
-    A cast would write the text of each row anew.
+    A cast would write the text of each row anew, which matters for many of them only.
     """
+    if len(rows) <= _FEW_ROWS:
+        return rows.cast({pl.Categorical: pl.String})
     words = rows.select(pl.col(pl.Categorical))
     codes = words.select(pl.all().to_physical().cast(pl.Int64).fill_null(-1))
     return rows.with_columns(_text(column, codes[column.name].to_numpy()) for column in words)

@@ -1,4 +1,4 @@
-"""Measures how much of a text batch is padding, in a few batches of a run.
+"""Measures how much of a batch of texts, or of other sequences, is padding, in a few batches of a run.
 
 The memory of the batch is read as it is. No operator runs, so neither the profiler nor a mode of the script sees any of
 it, and no code of the script runs: of subclasses of containers only the built-in part is read, and subclasses of
@@ -18,6 +18,7 @@ from typing import Any, Callable, NamedTuple
 from ..events import RECORD
 from ..isolation import raised_by_signal_handler
 from ..steps.counting import Steps
+from .frames import frames_in
 
 #: Steps from which on the next batch is looked at. A process without steps has no log.
 _AT = (1, 2, 4, 8, 12, 18, 26, 60)
@@ -29,6 +30,8 @@ _MIN_WIDTH = 32
 _MAX_ROWS, _MAX_WIDTH, _MAX_BYTES = 4096, 1 << 17, 1 << 26
 #: Fewer columns than this part of the width do not matter.
 _MIN_UNUSED = 8
+#: How many frames a script may make one of.
+_STACKED = (2, 3, 4, 5, 6, 8)
 #: Rows in which a mask, and what the values are, is recognized.
 _SAMPLE = 8
 _READ = 0x100  # PyBUF_READ
@@ -48,6 +51,7 @@ class Batches:
         self._steps = steps
         self._read: Callable[[int, int, int], memoryview] | None = None
         self._batches = self._width = self._longest = self._masked = self._full = self._most = 0
+        self._frames = 0
         self._least = _NEVER
         self._widths: set[int] = set()
         self._cut: bool | None = None  # None = no model was called on tokens in a capture
@@ -75,7 +79,11 @@ class Batches:
         self._masked += found.masked
         self._full += not found.unused
         self._least, self._most = min(self._least, used), max(self._most, used)
+        self._frames += found.frames
         self._widths.update(range(found.width - 1, found.width + 2))  # next words are the targets of words
+        if found.frames:  # several of which may be one for the model
+            stacked = (found.width // part for part in _STACKED)
+            self._widths.update(width for width in stacked if width >= _MIN_WIDTH)
         self._record(n)
 
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -93,9 +101,13 @@ class Batches:
                 if any(not self._widths.isdisjoint(tensor.shape) for tensor in tensors):
                     self._cut = False
                 elif self._cut is None and any(
-                    len(tensor.shape) == 2
+                    1 < len(tensor.shape) < 3 + bool(self._frames)
                     and tensor.shape[1] > 1
-                    and tensor.dtype in (torch.int64, torch.int32)
+                    and (
+                        tensor.dtype.is_floating_point
+                        if self._frames
+                        else tensor.dtype in (torch.int64, torch.int32)
+                    )
                     for tensor in tensors
                 ):
                     self._cut = True
@@ -109,7 +121,13 @@ class Batches:
 
     def _record(self, n: int) -> None:
         sums = {"batches": self._batches, "width": self._width, "longest": self._longest}
-        kinds = {"masked": self._masked, "full": self._full, "least": self._least, "most": self._most}
+        kinds = {
+            "frames": self._frames,
+            "masked": self._masked,
+            "full": self._full,
+            "least": self._least,
+            "most": self._most,
+        }
         known = {**sums, **kinds, "cut": bool(self._cut)}
         self._steps.out.append((RECORD, {"t": "padding", "at": monotonic_ns(), "n": n, **known}))
 
@@ -125,9 +143,13 @@ class Batches:
             torch.uint8: "B",
             torch.bool: "B",
         }
+        values = list(islice(_values(batch), _MAX_VALUES))
+        frames = frames_in(values, torch, self._read)
+        if frames is not None:
+            return _Padding(frames.width, frames.width - frames.longest, True, True)
         by_width: dict[int, list[_Table]] = {}
         has_pictures = False
-        for value in islice(_values(batch), _MAX_VALUES):
+        for value in values:
             if type(value) is not torch.Tensor:
                 continue
             shape, dtype = value.shape, value.dtype
@@ -172,7 +194,8 @@ class _Padding(NamedTuple):
 
     width: int
     unused: int  # number of columns that are padding in all rows
-    masked: bool  # a mask has the length of each row
+    masked: bool  # a mask has the length of each row, or the lengths are beside
+    frames: bool = False  # sequences of numbers
 
 
 class _Table(NamedTuple):

@@ -204,7 +204,10 @@ def stats_row(
     if width < 60:
         return [fit([title, *join(parts, _SEPARATOR)], width)]
     first: Row = [title, *join(parts[:3], _SEPARATOR)]
-    return [spread(first, right, width), fit([(" " * 11, "text"), *join(parts[3:], _SEPARATOR)], width)]
+    second: Row = [(" " * 11, "text"), *join(parts[3:], _SEPARATOR)]
+    if row_width(first) + row_width(right) + 2 <= width:
+        return [spread(first, right, width), fit(second, width)]
+    return [fit(first, width), spread(second, right, width)]
 
 
 # -- the phases of a step -------------------------------------------------------------------------------
