@@ -59,6 +59,15 @@ def test_a_crowded_machine_is_said(
         assert out.count("other programs kept the machine busy") == said, command
 
 
+def test_steps_that_were_all_captured_were_detected(tmp_path: Path) -> None:
+    """A script that ends soon after a long start, while a timed capture records."""
+    session = written(tmp_path, *(step(n, 1_000_000, cap=True) for n in range(3)))
+    end(session, 0)
+    sentence = summarise(session).verdict.sentence
+    assert "only 3 steps, while capturing" in sentence
+    assert "detected" not in sentence
+
+
 def test_a_comparison_with_a_crowded_run_is_not_sure(tmp_path: Path) -> None:
     recorded(tmp_path, "before", dur=2_000_000)
     recorded(tmp_path, "after")

@@ -182,7 +182,8 @@ _RULES = (
     Rule(
         "order",
         "Largest saving first; but launching less, which saves what the others leave, comes after a finding that "
-        f"takes away {format_share(1 - ADDS)} or more of what it would save alone.",
+        f"takes away {format_share(1 - ADDS)} or more of what it would save alone, or which saves as much and "
+        "ends most of the waits that graphs cannot hold.",
     ),
     Rule("left out", f"Findings that save less than {format_share(MIN_SHARE)} of the step."),
     Rule(

@@ -65,6 +65,8 @@ class Finding:
     rare_ns: tuple[float, float, float] = (0.0, 0.0, 0.0)
     #: The change applies to what the other findings leave, so it is priced on top of them.
     remainder: bool = False
+    #: The change that ends the waits which have to end before this one is possible.
+    after_waits: Edit | None = None
     proof: str = ""  # ``ladder:variants`` of the scenario that demonstrates it; empty = none yet
     event: int | None = None  # row of a typical event; None = none
     #: Variables that make the change, or the closest equivalent, without an edit of the script.
@@ -84,8 +86,10 @@ class Finding:
         if steps is None or steps.long is not None:
             return self
         part = steps.usual.graph.part_of
-        edit, least, most = (one and part(one) for one in (self.edit, self.least, self.most))
-        return replace(self, edit=edit, least=least, most=most)
+        edit, least, most, after_waits = (
+            one and part(one) for one in (self.edit, self.least, self.most, self.after_waits)
+        )
+        return replace(self, edit=edit, least=least, most=most, after_waits=after_waits)
 
 
 @dataclass(frozen=True, slots=True)

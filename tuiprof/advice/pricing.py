@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
 from tuiprof.advice.finding import Finding
 from tuiprof.model import Trace
 from tuiprof.whatif import Edit, EditRange
@@ -15,6 +17,9 @@ from tuiprof.whatif.replay import Kinds, Win
 MIN_SHARE: Final = 0.002
 #: A finding overlaps others if it adds less than this share of its own saving once they are fixed.
 ADDS: Final = 0.7
+
+#: Share of the waits in the way of a change that another one has to end to come first.
+_MOST_WAITS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,8 @@ def _specific_first(priced: Sequence[Priced], step: Kinds) -> list[Priced]:
 
     A general change, as to launch less, contains much of what specific ones remove. Its price is what it saves on top
     of them, and it is the larger edit of the script and the less certain one. So a loop that causes a good part of the
-    launches is named first, even if more is left to save after it.
+    launches is named first, even if more is left to save after it, and so is what ends most of the waits that have to
+    end before.
     """
     ordered = [item for item in priced if not item.finding.remainder]
     for general in (item for item in priced if item.finding.remainder):
@@ -118,12 +124,22 @@ def _specific_first(priced: Sequence[Priced], step: Kinds) -> list[Priced]:
             if not item.finding.remainder
             # No change takes away more than it saves itself.
             and _saved_ns(item) >= (1 - ADDS) * alone_ns
-            and step.likely_ns(general.finding.edits.likely, on=item.finding.edits.likely) < ADDS * alone_ns
+            and (
+                _ends_most(item, general.finding.after_waits)
+                or step.likely_ns(general.finding.edits.likely, on=item.finding.edits.likely)
+                < ADDS * alone_ns
+            )
         ]
         above = [index for index, item in enumerate(ordered) if _saved_ns(item) >= _saved_ns(general)]
         at = max((index + 1 for index in (*causes, *above)), default=0)
         ordered.insert(at, replace(general, on_top=bool(causes)))
     return ordered
+
+
+def _ends_most(item: Priced, without_waits: Edit | None) -> bool:
+    if without_waits is None or not len(without_waits.waits):
+        return False
+    return float(np.isin(without_waits.waits, item.finding.edits.likely.waits).mean()) >= _MOST_WAITS
 
 
 def _saved_ns(item: Priced) -> float:

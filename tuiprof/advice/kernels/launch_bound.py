@@ -10,13 +10,17 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.kernel_launches import BOUND_SHARE, LAUNCHING_OPERATORS, OUTSIDE, PARTLY_BOUND_SHARE
 from tuiprof.analyses.shared.replay import launched_faster, replayed
-from tuiprof.model import Trace
-from tuiprof.whatif import EditRange
+from tuiprof.analyses.shared.waits import COUNTED
+from tuiprof.analyses.shared.waits import find as find_waits
+from tuiprof.model import Trace, Window
+from tuiprof.whatif import Edit, EditRange
 
 #: Share of the host's operator time that remains when a graph is launched instead: likely, least, most helpful.
 _KEEP: Final = (0.1, 0.4, 0.03)
 _GRAPHS: Final = 'torch.compile(mode="reduce-overhead")'
 _COPIES: Final = r"HtoD|HostToDevice"
+#: Syncs a step at least between which graphs would be small parts of it.
+_MANY_SYNCS: Final = 8
 #: Smaller copies than this are no batches, bytes.
 _BATCH_BYTES: Final = 4096
 #: Optimizers of torch.optim whose state stays on the host unless they are capturable.
@@ -43,6 +47,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "host time in and between operators, minus what other findings save",
         *EditRange(*(launched_faster(trace, part) for part in _KEEP)),
         remainder=True,
+        after_waits=_without_waits(trace) if evidence.stepped and (syncs or 0) >= _MANY_SYNCS else None,
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
         event=first.event,
     )
@@ -61,6 +66,12 @@ def _before_graphs(trace: Trace, syncs: int) -> str:
     if optimizers := _not_capturable_by_default(trace):
         first.append(f"create {optimizers} with capturable=True if the graph includes its step")
     return "".join(f"; {one}" for one in first)
+
+
+def _without_waits(trace: Trace) -> Edit:
+    """Return the edit in which the steps do not wait."""
+    waits = find_waits(trace, Window())
+    return Edit(waits.last[waits.apart == COUNTED])
 
 
 def _batches_differ(trace: Trace) -> bool:

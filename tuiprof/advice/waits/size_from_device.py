@@ -18,6 +18,25 @@ from tuiprof.whatif import EditRange
 #: likely, least and most helpful. And the share of the host time.
 _KEEP = (0.2, 0.6, 0.05)
 _KEEP_HOST = 0.3
+#: What finds the places of values. In a loop over experts or classes, the calls that take or add rows at these places
+#: come with it, each of an iteration.
+_FINDS = r"^aten::(where|nonzero|argwhere)$"
+_AT_PLACES = (
+    r"^aten::(index|index_select|gather|index_put_?|index_add_?|index_copy_?|scatter_?|scatter_add_?)$"
+)
+#: Times a step at least that it does so, and calls of an iteration at most.
+_MANY, _MAX_CALLS = 8, 60
+#: Share of their host time that remains if one call for all iterations takes or adds the rows, whose slices are views.
+_KEEP_OF_LOOP = (0.1, 0.4, 0.03)
+_OF_ONE = (
+    "keep shapes fixed: torch.where or x * mask instead of x[mask], padding instead of unique, "
+    "repeat_interleave(…, output_size=n)"
+)
+_OF_LOOP = (
+    "before the loop, sort once (order = chosen.argsort()), read all sizes at once "
+    "(sizes = chosen.bincount().tolist()), and take x[order].split(sizes); after it, add all rows at once (torch.cat, "
+    "one index_add_)"
+)
 #: Operators that compute a size from a tensor, and operators that make a tensor of a given size.
 _SIZES = r"^aten::(max|amax|sum|count_nonzero)$"
 _MAKES = r"^aten::((new_)?(zeros|ones|full|empty)|arange)$"
@@ -44,17 +63,21 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         row = min(found, key=lambda place: place[0])[1]
         chosen = calls.mask(*(made_by for _, _, made_by in found))
         whole = calls.with_backward(chosen)
-        edits = (
-            EditRange(*(calls.edit(whole, _KEEP_HOST, part) for part in _KEEP))
-            if chosen.any()
-            else EditRange.exactly(evidence.without_reading(row))
-        )
+        at_places = _at_places(evidence, np.flatnonzero(chosen))
+        if len(at_places):
+            whole = calls.with_backward(chosen | calls.mask(at_places))
+            edits = EditRange(
+                *(calls.edit(whole, host, part) for host, part in zip(_KEEP_OF_LOOP, _KEEP, strict=True))
+            )
+        elif chosen.any():
+            edits = EditRange(*(calls.edit(whole, _KEEP_HOST, part) for part in _KEEP))
+        else:
+            edits = EditRange.exactly(evidence.without_reading(row))
         yield Finding(
             f"the host waits to learn the size of a result ({row.through}), "
             f"{evidence.rhythm(*(row for _, row, _ in found))}",
             evidence.location(row),
-            "keep shapes fixed: torch.where or x * mask instead of x[mask], padding instead of unique, "
-            "repeat_interleave(…, output_size=n)",
+            _OF_LOOP if len(at_places) else _OF_ONE,
             "high" if row.at_line else "medium",
             "only the device knows how large the result is; its gradient is scattered back",
             *edits,
@@ -74,6 +97,19 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             calls.edit(calls.mask(computed, calls.inside(evidence.calls_of(row)))),
             event=row.event,
         )
+
+
+def _at_places(evidence: Evidence, finding: Ints) -> Ints:
+    """Return the calls of a loop that take or add rows at the places which each iteration finds; none if it is none."""
+    calls, trace = evidence.calls, evidence.trace
+    if len(finding) < _MANY * evidence.step_count or not trace.named(_FINDS, calls.rows[finding]).all():
+        return finding[:0]
+    at = np.flatnonzero(trace.named(_AT_PLACES, calls.rows) & ~calls.backward)
+    before = np.searchsorted(finding, at) - 1
+    found = finding[np.maximum(before, 0)]
+    same = (before >= 0) & (at - found <= _MAX_CALLS)
+    same &= (calls.tracks[at] == calls.tracks[found]) & (calls.steps[at] == calls.steps[found])
+    return at[same]
 
 
 def sizes_read(evidence: Evidence, row: WaitLocation) -> Ints:
