@@ -262,3 +262,36 @@ def _(bad: bool) -> Step:
         return F.cross_entropy(last(h.mean(1)), y)
 
     return trained(nn.ModuleList([inside, outside, norm, last]), loss)
+
+
+@case(
+    "tides-stations",
+    "each of 32 stations has two layers of its own, and the tensor of all of them is taken apart for these",
+    "batched products of all of them",
+    "product-loop",
+    "operator-loop",
+    cpu=True,
+)
+def _(bad: bool) -> Step:
+    stations, past, width = 32, 48, 32
+    layers = nn.ModuleList(mlp(past, width, past) for _ in range(stations))
+    weights = [
+        nn.Parameter(torch.stack([part(layer) for layer in layers]))
+        for at in (0, 2)
+        for part in (
+            lambda layer, at=at: layer[at].weight.detach().t(),
+            lambda layer, at=at: layer[at].bias.detach()[None],
+        )
+    ]
+    x, y = torch.randn(24, stations, past), torch.randn(24, stations, past)
+
+    def loss() -> torch.Tensor:
+        if bad:
+            each = zip(layers, x.unbind(1), strict=True)
+            out = torch.stack([layer(part) for layer, part in each], 1)  # cost: tides-stations
+        else:
+            first, b, second, c = weights
+            out = torch.baddbmm(c, F.relu(torch.baddbmm(b, x.transpose(0, 1), first)), second).transpose(0, 1)
+        return F.mse_loss(out, y)
+
+    return trained(layers if bad else nn.ParameterList(weights), loss)

@@ -19,6 +19,9 @@ ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add
 Call = tuple[str, list[Any], list[str]]
 
 
+LINEAR: Call = ("linear", [[8, 32], [32, 32]], ["", ""])
+
+
 def select(dims: list[int], at: int, dim: int = 2) -> Call:
     return ("select", [dims, [], []], ["", str(dim), str(at)])
 
@@ -112,6 +115,30 @@ def test_channels_with_layers_of_their_own_are_one_batched_product() -> None:
     assert finding(on_a_cpu(*calls, trained=True), "operator-loop") is None
 
 
+def parts(
+    *calls: Call, apart: Call = ("unbind", [[8, 20, 32], []], ["", "1"]), joined: int = 20
+) -> list[Call]:
+    return [apart, *calls * 20, ("stack", [[[8, 32]] * joined, []], ["", "1"])]
+
+
+@pytest.mark.parametrize(
+    "apart",
+    [("unbind", [[8, 20, 32], []], []), ("chunk", [[8, 640], [], []], []), ("split", [[160, 32]], [])],
+)
+def test_the_tensor_may_be_taken_apart_before(apart: Call) -> None:
+    row = found(
+        on_a_cpu(*parts(LINEAR, ("relu", [[8, 32]], []), LINEAR, apart=apart), trained=True), "product-loop"
+    )
+    assert "20 times in a row: linear → relu → linear" in row["what"]
+    assert "torch.baddbmm" in row["instead"]
+
+
+def test_the_shapes_of_a_long_list_are_not_recorded() -> None:
+    apart: Call = ("unbind", [[8, 40, 32], []], ["", "1"])
+    calls = [apart, *[LINEAR] * 40, ("stack", [[], []], ["", "1"])]
+    assert finding(on_a_cpu(*calls), "product-loop") is not None
+
+
 def test_a_layer_that_all_share_takes_the_whole_tensor() -> None:
     calls = [
         call
@@ -138,9 +165,6 @@ def test_on_a_device_one_product_of_a_slice_is_recognized_by_names() -> None:
 
 def slices(*calls: Call, step: int = 1) -> list[Call]:
     return [call for at in range(20) for call in (select([8, 32, 99], at * step), *calls)]
-
-
-LINEAR: Call = ("linear", [[8, 32], [32, 32]], ["", ""])
 
 
 @pytest.mark.parametrize(
@@ -197,6 +221,24 @@ LINEAR: Call = ("linear", [[8, 32], [32, 32]], ["", ""])
             id="slices of weights",
         ),
         pytest.param(slices(LINEAR)[:10], id="few"),
+        pytest.param(
+            [
+                call
+                for at in range(20)
+                for call in (
+                    select([16, 32, 32], at, 1),
+                    ("linear", [[16, 32], [32, 32]], ["", ""]),
+                    select([16, 32, 32], at, 2),
+                    ("copy_", [[16, 32], [16, 32]], []),
+                )
+            ],
+            id="written across",
+        ),
+        pytest.param(parts(LINEAR, joined=19), id="not all joined"),
+        pytest.param(parts(LINEAR)[:-1], id="not joined"),
+        pytest.param(parts(LINEAR)[1:], id="not taken apart"),
+        pytest.param(parts(LINEAR, apart=("unbind", [[8, 21, 32], []], [])), id="parts of another tensor"),
+        pytest.param(parts(("linear", [[8, 64], [32, 64]], [])), id="of a wider state"),
     ],
 )
 def test_others_are_none(calls: list[Call]) -> None:

@@ -119,6 +119,13 @@ def test_its_backward_pass_goes_with_it() -> None:
     assert trained["wins_ns"] == pytest.approx(2 * alone["wins_ns"], rel=0.05)
 
 
+def test_the_shapes_of_a_long_list_are_not_recorded() -> None:
+    weights: Call = ("mul", [[ROWS, 40, 64], [ROWS, 40, 1]], [])
+    calls = [*EXPERT * 40, ("stack", [[], []], []), weights]
+    assert finding(step_of(router(40, 2), *calls), "all-experts") is not None
+    assert finding(step_of(router(40, 2), *calls[:-1]), "all-experts") is None
+
+
 def test_each_layer_has_a_mixture() -> None:
     calls = [router(4, 1), *[*EXPERT, *WEIGHTED] * 4]
     one, two = (found(step_of(*calls * many), "all-experts") for many in (1, 2))

@@ -12,7 +12,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
-from tuiprof.advice.products.shapes import Shape, arguments_of, product_of, shape_of
+from tuiprof.advice.products.shapes import LISTED, Shape, arguments_of, product_of, shape_of, shapes_in
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.calls import ACCUMULATE, Arguments, Calls, loops
 from tuiprof.analyses.shared.calls import calls as calls_of
@@ -30,13 +30,19 @@ _SLICES: Final = re.compile(r"^aten::(select|slice|narrow)$")
 _PRODUCTS: Final = re.compile(r"^aten::(linear|matmul|mm|conv[123]d)$")
 _CONVOLUTION: Final = "aten::conv"
 _COPY: Final = "aten::copy_"
+#: What takes a tensor apart before a loop, and joins the results after it; within so many calls.
+_PARTS: Final = re.compile(r"^aten::(unbind|chunk|split|tensor_split)$")
 _JOINS: Final = re.compile(r"^aten::(cat|stack)$")
+_NEAR: Final = 6
 #: What computes each item of a batch from that item alone. A batch norm in training does not, and what takes a second
 #: tensor may take the result of the iteration before.
 _ITEM_BY_ITEM: Final = re.compile(
     r"^aten::(_?(reshape|view|unsafe_view)\w*|(un)?squeeze|(un)?flatten|transpose|permute|t|contiguous|clone|to|_to_copy|"
     r"detach|relu|gelu|silu|tanh|sigmoid|elu|leaky_relu|softplus|hardswish|dropout|layer_norm|group_norm|rms_norm|"
     r"(log_)?softmax|(max|avg|adaptive_avg|adaptive_max)_pool[123]d\w*|mean|sum|pad|constant_pad_nd)_?$"
+)
+_MAY_BE: Final = re.compile(
+    "|".join((_SLICES.pattern, _PRODUCTS.pattern, _ITEM_BY_ITEM.pattern, f"^{_COPY}$"))
 )
 #: Calls that take longer on average compute more than they cost beside that; kernels, too.
 _LONGEST_NS, _LONGEST_KERNEL_NS = 200_000, 15_000
@@ -99,7 +105,7 @@ def _finding(evidence: Evidence, calls: Calls, found: list[Loop]) -> Iterator[Fi
             "layer(x.flatten(0, 1)); if each slice has weights of its own, torch.bmm with stacked weights"
         ),
         "high" if largest.operations else "medium",
-        "each iteration takes the next slice, and nothing of the iteration before"
+        "each iteration takes the next slice or part, and nothing of the iteration before"
         if largest.operations
         else "each iteration takes a slice, has one product, and keeps its result",
         *EditRange(*(_edit(calls, found, own if several else [], at) for at in range(3))),
@@ -164,14 +170,11 @@ def loops_over_slices(trace: Trace) -> list[Loop]:
 def _over_slices(calls: Calls, whole: Ints, period: int) -> Loop | None:
     """Return a loop, if it is one over slices."""
     names = calls.names_of(whole[:period])
-    # An iteration begins with the slice that the first product takes.
-    begin = next((at for at in range(period) if _is_taken(names[at:] + names[:at])), None)
-    if begin is None or not all(
-        _SLICES.search(name) or _PRODUCTS.search(name) or _ITEM_BY_ITEM.search(name) or name == _COPY
-        for name in names
-    ):
+    if not all(_MAY_BE.search(name) for name in names):
         return None
-    whole, body = whole[begin:], names[begin:] + names[:begin]
+    # An iteration begins with the slice that the first product takes, if it is not a part that was made before.
+    begin = next((at for at in range(period) if _is_taken(names[at:] + names[:at])), None)
+    whole, body = whole[begin or 0 :], names[begin or 0 :] + names[: begin or 0]
     times = len(whole) // period
     whole = whole[: times * period]
     trace = calls.trace
@@ -187,11 +190,36 @@ def _over_slices(calls: Calls, whole: Ints, period: int) -> Loop | None:
         if len(known) < looked_at.size:
             return None
         given = [[known[index] for index in row] for row in looked_at.tolist()]
-        if not _take_the_next(body, given) or not (operations := _operations(body, given[0])):
+        taken = _part(calls, whole, times, given[0][0]) if begin is None else 0
+        if begin is None and not taken:
             return None
-    elif not len(trace.device_work) or not _is_likely(calls, body, int(whole[-1])):
+        if not _take_the_next(body, given, taken) or not (operations := _operations(body, given[0])):
+            return None
+    elif begin is None or not len(trace.device_work) or not _is_likely(calls, body, int(whole[-1])):
         return None
     return Loop(calls.between(int(whole[0]), int(whole[-1])), body, times, operations * times)
+
+
+def _part(calls: Calls, whole: Ints, times: int, first: Arguments) -> int:
+    """Return the elements of the parts of a tensor that the iterations take, and whose results are joined; 0 = none.
+
+    The tensor is taken apart right before the loop, into as many parts as are joined right after it.
+    """
+    taken = prod(shape_of(first.dims[0]))
+    before = np.arange(max(int(whole[0]) - _NEAR, 0), int(whole[0]))
+    after = calls.after(int(whole[-1]), _NEAR)
+    apart = [
+        index
+        for index, given in arguments_of(calls, before).items()
+        if _PARTS.search(calls.names[index]) and prod(shape_of(given.dims[0])) == times * taken
+    ]
+    joined = [
+        index
+        for index, given in arguments_of(calls, after).items()
+        if _JOINS.search(calls.names[index])
+        and len(list(shapes_in(given.dims))) in (times, 0 if times > LISTED else times)
+    ]
+    return taken if apart and joined else 0
 
 
 def _is_likely(calls: Calls, body: tuple[str, ...], last: int) -> bool:
@@ -211,33 +239,36 @@ def _is_taken(names: tuple[str, ...]) -> bool:
     return _SLICES.search(names[0]) is not None and _PRODUCTS.search(after) is not None
 
 
-def _take_the_next(body: tuple[str, ...], given: Sequence[Sequence[Arguments]]) -> bool:
-    """Return whether the products of each iteration take the next slice, or what was computed of it there."""
-    inputs: dict[tuple[Shape, int], list[int]] = {}  # slices taken, by the tensor's shape and the dimension
-    size = 0  # elements of what was computed last; 0 = unknown
+def _take_the_next(body: tuple[str, ...], given: Sequence[Sequence[Arguments]], size: int) -> bool:
+    """Return whether the products of each iteration take the next slice, or what was computed of it there.
+
+    ``size`` are the elements of a part that each iteration takes instead; 0 = it takes slices.
+    """
+    inputs, others = list[tuple[Shape, int, list[int]]](), list[tuple[Shape, int, list[int]]]()
     for at, name in enumerate(body):
         column = [row[at] for row in given]
         source = shape_of(column[0].dims[0])
-        if _SLICES.search(name):
-            places = [_place(name, each) for each in column]
-            if None in places or len({place[:2] for place in places if place}) != 1:
+        if not _SLICES.search(name):
+            sizes = {tuple(map(shape_of, each.dims[:2])) for each in column}
+            if len(sizes) > 1 or (name != _COPY and size and prod(source) != size):
                 return False
-            _, dim, _, taken = places[0] or (source, 0, 0, 0)
-            numbers = [place[2] for place in places if place]
-            if _is_taken(body[at:] + body[:at]):
-                moves = set(np.diff(numbers).tolist())
-                if len(moves) != 1 or moves == {0}:
-                    return False
-                inputs[source, dim], size = numbers, taken
-            elif inputs.get((source, dim), numbers) != numbers:
-                return False  # the next iteration may take what this one writes
+            if name != _COPY:
+                size = _size_after(name, column[0], size)
             continue
-        sizes = {tuple(map(shape_of, each.dims[:2])) for each in column}
-        if len(sizes) > 1 or (name != _COPY and size and prod(source) != size):
+        places = [place for each in column if (place := _place(name, each)) is not None]
+        if len(places) < len(column) or len({place[:2] for place in places}) != 1:
             return False
-        if name != _COPY:
-            size = _size_after(name, column[0], size)
-    return bool(inputs)
+        _, dim, _, taken = places[0]
+        slices = (source, dim, [number for _, _, number, _ in places])
+        if not _is_taken(body[at:] + body[:at]):
+            others.append(slices)
+            continue
+        if len(moves := set(np.diff(slices[2]).tolist())) != 1 or moves == {0}:
+            return False
+        inputs.append(slices)
+        size = taken
+    # What an iteration writes, the next one must not take.
+    return not any(one[0] == other[0] and one != other for one in inputs for other in others)
 
 
 def _place(name: str, given: Arguments) -> tuple[Shape, int, int, int] | None:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding, Sure
-from tuiprof.advice.products.shapes import Shape, arguments_of, shape_of, shapes_in
+from tuiprof.advice.products.shapes import LISTED, Shape, arguments_of, shape_of, shapes_in
 from tuiprof.analyses.shared.calls import Arguments, Calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
@@ -201,7 +201,8 @@ def _weighted(
         if given is None or not _JOINS.search(calls.names[index]):
             continue
         joined = list(shapes_in(given.dims))
-        if len(joined) == router.experts and len(set(joined)) == 1:
+        unlisted = not joined and router.experts > LISTED
+        if unlisted or (len(joined) == router.experts and len(set(joined)) == 1):
             return _weights_in(
                 calls, known, index, until[-1], router.rows * router.experts, sum(map(prod, joined))
             )

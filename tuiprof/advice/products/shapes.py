@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from tuiprof.analyses.shared.calls import Arguments, Calls, arguments
 from tuiprof.model.intervals import Ints
 
 Shape = tuple[int, ...]
+#: The profiler records the shapes of at most so many tensors of a list; of longer lists, none.
+LISTED: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
