@@ -540,7 +540,7 @@ def test_of_a_long_trace_it_is_said_where_the_replayed_steps_end(
 
 
 def allocating(call: str, at_last: str) -> Trace:
-    """Steps with a call that returns once work of 500 µs is done; another in the last one returns 200 µs before that."""
+    """Steps with a call that returns once work of 500 µs is done; one in the last step returns 200 µs before that."""
     made = Made()
     for number, at in made.steps(1000, 6):
         last = number == 5
@@ -548,6 +548,7 @@ def allocating(call: str, at_last: str) -> Trace:
         end = at + (310 if last else 512)
         made.call(at_last if last else call, at + 200, end)
         made.launch("work", (end + 300, end + 303), (end + 304, end + 310), 2 * number + 2)
+        made.call("cudaHostAlloc", at + 900, at + 901)
     return made.trace()
 
 
