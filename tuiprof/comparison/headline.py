@@ -79,9 +79,7 @@ def headline(trace: Trace) -> Headline:
     if first is None:
         return Headline(problem="no analysis is available for this trace")
     awaits = awaited_together(trace) is not None
-    return Headline(
-        first.verdict.sentence, first.verdict.level, first.analysis, count, awaits_others=awaits
-    )
+    return Headline(first.verdict.sentence, first.verdict.level, first.analysis, count, awaits_others=awaits)
 
 
 def _finding_line(first: Priced, step_ns: float | None) -> tuple[str, str]:
