@@ -55,10 +55,13 @@ def replayed(trace: Trace) -> Calibrated | str:
     if not len(trace.device_work) and step_times(Scope.of(trace, Window())).host_ahead:
         return "XLA runs its work on the CPU beside the host, which is not replayed"
     long, begun = _long_steps(trace), warm_up(trace)
+    seen = trace.uncaptured
     if begun is not None:
         seen = begun.after
-    else:
-        seen = long.usual if long is not None else awaited_together(trace) or trace.uncaptured
+    elif long is not None:
+        seen = long.usual
+    elif (together := awaited_together(trace)) is not None:
+        seen = together
     return _calibrated(trace, main, *stretch(trace, main), seen)
 
 
