@@ -1106,6 +1106,23 @@ def test_a_loop_says_what_to_call_instead_of_what_it_calls(names: tuple[str, ...
     assert row["instead"].endswith("capture it in a CUDA graph")
 
 
+@pytest.mark.parametrize(
+    ("views", "instead"),
+    [(("select", "slice"), "masked_fill_ with one mask"), ((), "update all tensors at once")],
+)
+def test_a_loop_that_fills_parts_of_a_tensor_is_one_mask(views: tuple[str, ...], instead: str) -> None:
+    made = Steps()
+    for _ in made.each():
+        made.op("aten::linear", ((GEMM, 2_000.0),))
+        for _ in range(30):
+            for view in views:
+                made.op(f"aten::{view}")
+            made.op("aten::fill_", ((UNARY, 4.0),))
+    row = found(made.trace(), "kernel-loop")
+    assert "fill_ 30 times" in row["what"]
+    assert instead in row["instead"]
+
+
 def test_a_long_iteration_may_copy_from_the_host() -> None:
     copy: list[Op] = [("aten::index_put_", "Memcpy HtoD (Pageable -> Device)", 2.0)]
     body: list[Op] = [(f"aten::special_{number}", UNARY, 4.0) for number in range(55)]
