@@ -21,7 +21,7 @@ from tuiprof.analyses.shared.stretches import IN_MOST, long_stretches, new_sizes
 from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
-from tuiprof.model.intervals import Coverage, Ints, Mask, complement, union
+from tuiprof.model.intervals import Coverage, Ints, Mask, complement, total, union
 from tuiprof.model.report import Answer
 from tuiprof.model.steps import Uncaptured
 from tuiprof.model.trace import cached_on_trace
@@ -57,8 +57,49 @@ def replayed(trace: Trace) -> Calibrated | str:
     if not len(trace.device_work) and step_times(Scope.of(trace, Window())).host_ahead:
         return "XLA runs its work on the CPU beside the host, which is not replayed"
     long, begun = _long_steps(trace), warm_up(trace)
-    seen = begun.after if begun is not None else trace.uncaptured if long is None else long.usual
+    seen = trace.uncaptured
+    if begun is not None:
+        seen = begun.after
+    elif long is not None:
+        seen = long.usual
+    elif (together := awaited_together(trace)) is not None:
+        seen = together
     return _calibrated(trace, main, *stretch(trace, main), seen)
+
+
+#: A session with so many stretches of short steps that a long one ends, in which the host waits for all of them, shows
+#: what a step takes on average. A captured step keeps the device busy for as long, up to this share; the host takes
+#: less for most steps, by more than this share.
+_MIN_STRETCHES: Final = 3
+_AGREES: Final = 0.1
+
+
+@cached_on_trace
+def awaited_together(trace: Trace) -> Uncaptured | None:
+    """Return the session's steps if a device sets their pace, and the host waits for several at once; None = not so.
+
+    Then the host takes much less for most steps than the device, and one step of several takes as long as the device
+    is behind. On average a step takes what the device does.
+    """
+    seen, count = trace.uncaptured, len(trace.steps)
+    work = trace.device_work[trace.steps.step_of[trace.device_work] >= 0]
+    if seen is None or trace.as_captured or count < MIN_STEPS or not len(work):
+        return None
+    busy_ns = total(*union(trace.starts[work], trace.ends[work])) / count
+    for times, is_after in ((seen.times_ns, seen.after_capture), (seen.later_ns, True)):
+        found = np.array(times, dtype=np.int64)
+        ends = np.flatnonzero(are_long(found)) + 1
+        if len(ends) <= _MIN_STRETCHES:
+            continue
+        # Of the first stretch, the beginning is missing.
+        means = np.add.reduceat(found[: ends[-1]], ends[:-1]) / np.diff(ends)
+        mean_ns, host_ns = float(found[ends[0] : ends[-1]].mean()), float(np.median(found))
+        if abs(busy_ns - mean_ns) <= _AGREES * mean_ns and host_ns < (1 - _AGREES) * busy_ns:
+            each = np.rint(np.repeat(means, np.diff(ends))).astype(np.int64)
+            rare = replace(seen.collections, shown=0.0) if seen.collections is not None else None
+            of = replace(_only(seen, each), step_ns=mean_ns, host_ns=host_ns, is_mean=True, collections=rare)
+            return replace(of, after_capture=is_after, later_ns=(), last_ns=())
+    return None
 
 
 #: The captured steps are those of a warm-up if so many of them have first uses of a new size, steps before the capture
@@ -458,7 +499,7 @@ def which_step(steps: Kinds, *, with_rare: bool = False) -> str:
         if steps.long is not None:
             return f"mean of {plural(steps.count, 'step')} of the session"
         where = "after" if step.uncaptured.after_capture else "before"
-        kind = "mean" if with_rare else "median"
+        kind = "mean" if with_rare or step.uncaptured.is_mean else "median"
         return f"{kind} of {plural(step.uncaptured.steps, 'step')} {where} the capture"
     if step.basis == "table" and not _costs_nothing(step):
         return "without the profiler"
