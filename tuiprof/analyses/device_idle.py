@@ -191,13 +191,11 @@ def _verdict(
         return Verdict(f"the {word} is never idle between its first and last work", "good")
     top = causes.row(0, named=True)
     part = "all" if top["share_of_idle"] >= _ALL else format_share(top["share_of_idle"])
-    most = f"{part} of that while {top['meaning']}"
+    most = f"{part} of that while {top['meaning'].partition(':')[0]}"
     if top["cause"] == _idle.NOT_RECORDED:
         most = (
             f"{part} of that unexplained: {top['meaning'] if hosted else 'the trace has no calls of a host'}"
         )
-    elif top["cause"] in _idle.DEVICE_CAUSES:
-        most = f"{part} of that {top['cause']} ({top['meaning']})"
     # Idle time longer than a step is that of captured steps, which are not as most are.
     if share < 0.9 * captured or (per_step or 0.0) > step_ns:
         return Verdict(

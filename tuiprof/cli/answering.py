@@ -162,7 +162,7 @@ def refused(trace: Trace, why: str) -> tuple[str, str]:
 def _captured(session: Session, fold: Fold, wanted: Selection) -> tuple[Answer, str]:
     """Return the page of a capture, and the note that does not hold; nothing is advised because of no evidence."""
     from tuiprof.advice.answer import answer
-    from tuiprof.analyses.shared.replay import replayed_steps
+    from tuiprof.analyses.shared.replay import awaited_together, replayed_steps
     from tuiprof.session.live.step_source import by_path, missed_steps, rare_steps, refusal
 
     trace = trace_at(session.with_traces(wanted.rank).path / "traces", wanted)
@@ -172,7 +172,9 @@ def _captured(session: Session, fold: Fold, wanted: Selection) -> tuple[Answer, 
     steps = replayed_steps(trace)
     weighted = not isinstance(steps, str) and steps.long is not None
     said = "" if weighted else by_path(fold, rare_steps).get(place, "")
-    if (missed := by_path(fold, missed_steps).get(place)) is not None:
+    # In long steps that the device explains, the host only waits for the others.
+    missed = by_path(fold, missed_steps).get(place) if awaited_together(trace) is None else None
+    if missed is not None:
         most_ns = max((change.saves_ns or 0.0 for change in found.changes), default=0.0)
         if not found.changes:
             found = replace(found, refused=str(missed))
