@@ -45,4 +45,4 @@ def test_reading_sessions_loads_only_what_it_shares_with_the_probe() -> None:
     of_the_probe = [
         name.removeprefix("tuiprof.probe.") for name in found if name.startswith("tuiprof.probe.")
     ]
-    assert of_the_probe == ["api", "assembly", "slowdown"]
+    assert of_the_probe == ["api", "assembly", "garbage", "slowdown"]

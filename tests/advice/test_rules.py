@@ -681,6 +681,34 @@ def test_fp32_products_at_the_rate_that_the_chip_has(device: str, word: str, kee
     assert row["wins_ns"] == pytest.approx(500_000 * (1 - keep), rel=0.01)
 
 
+SIMT = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_{}_align1>"
+
+
+@pytest.mark.parametrize(
+    ("device", "of_input", "times"),
+    [
+        ("NVIDIA H100 80GB HBM3", SIMT.format("nn"), 2.5),
+        ("NVIDIA H100 80GB HBM3", "sm80_xmma_gemm_f32f32_f32f32_f32_nn_aligna4_alignc4", 1),
+        ("NVIDIA A10G", SIMT.format("nn"), 1),  # bfloat16
+    ],
+)
+def test_unaligned_products_gain_less_from_tf32(device: str, of_input: str, times: float) -> None:
+    aligned, node = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_aligna4_alignc4", f"{AUTOGRAD}: MmBackward0"
+    steps = Steps()
+    for _ in steps.each():
+        steps.op("aten::linear", ((aligned, 400),), sequence=1)
+        steps.op("aten::linear", ((aligned, 600),), sequence=2)
+        of_weight = SIMT.format("nt")  # cuBLAS takes it for any size
+        steps.op(node, ((of_weight, 600), (aligned, 600)), sequence=2, track=BACKWARD)
+        steps.op(node, ((of_weight, 400), (of_input, 400)), sequence=1, track=BACKWARD)
+    trace = steps.trace()
+    trace.info = replace(trace.info, devices=(DeviceInfo(0, device),))
+    keep = 1.2 * (31.5 / 70 if "A10G" in device else 66.9 / 494.7)
+    row = found(trace, "fp32-matmul")
+    assert row["wins_ns"] == pytest.approx(1800e3 * (1 - keep) + 1200e3 * (1 - times * keep), rel=0.01)
+    assert ("multiples of 8" in row["instead"]) == (times > 1)
+
+
 def test_products_of_attention_in_tf32_still_read_and_write_the_scores() -> None:
     product = "sm80_xmma_gemm_f32f32_f32f32_f32_nn"
     trace = gpu_bound(
@@ -1076,6 +1104,23 @@ def test_a_loop_says_what_to_call_instead_of_what_it_calls(names: tuple[str, ...
     row = found(gpu_bound(("aten::linear", GEMM, 200), *body * 30), "kernel-loop")
     assert instead in row["instead"]
     assert row["instead"].endswith("capture it in a CUDA graph")
+
+
+@pytest.mark.parametrize(
+    ("views", "instead"),
+    [(("select", "slice"), "masked_fill_ with one mask"), ((), "update all tensors at once")],
+)
+def test_a_loop_that_fills_parts_of_a_tensor_is_one_mask(views: tuple[str, ...], instead: str) -> None:
+    made = Steps()
+    for _ in made.each():
+        made.op("aten::linear", ((GEMM, 2_000.0),))
+        for _ in range(30):
+            for view in views:
+                made.op(f"aten::{view}")
+            made.op("aten::fill_", ((UNARY, 4.0),))
+    row = found(made.trace(), "kernel-loop")
+    assert "fill_ 30 times" in row["what"]
+    assert instead in row["instead"]
 
 
 def test_a_long_iteration_may_copy_from_the_host() -> None:

@@ -414,7 +414,9 @@ def test_idle_time_whose_launch_is_not_in_the_trace_is_said_to_be_unexplained() 
 
     trace = open_trace(real_traces.path("neuron-profile-baseline-bf16-s512.json.gz"))
     sentence = report("device_idle", trace).verdict.sentence
-    assert sentence.endswith(
+    assert sentence.endswith("all of that unexplained: the trace has no calls of a host")
+    made = Made().call("cudaLaunchKernel", 0, 1, correlation=9).kernel("k", 2, 10).kernel("k", 20, 30)
+    assert report("device_idle", made.trace()).verdict.sentence.endswith(
         "all of that unexplained: the call that launched the next work is missing from the trace"
     )
 

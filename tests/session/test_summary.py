@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tuiprof.comparison.sides import compare_targets
 from tuiprof.model.units import format_ns
 from tuiprof.report import Style
 from tuiprof.report.answer import to_text
+from tuiprof.resources import shipped
 from tuiprof.session.live.listing import summary_of
 from tuiprof.session.live.summary import listing, summarise
 from tuiprof.session.store.folders import Session
@@ -55,6 +57,15 @@ def test_a_crowded_machine_is_said(
         assert main([*command, str(session.path)]) == 0
         out = " ".join(capsys.readouterr().out.split())
         assert out.count("other programs kept the machine busy") == said, command
+
+
+def test_steps_that_were_all_captured_were_detected(tmp_path: Path) -> None:
+    """A script that ends soon after a long start, while a timed capture records."""
+    session = written(tmp_path, *(step(n, 1_000_000, cap=True) for n in range(3)))
+    end(session, 0)
+    sentence = summarise(session).verdict.sentence
+    assert "only 3 steps, while capturing" in sentence
+    assert "detected" not in sentence
 
 
 def test_a_comparison_with_a_crowded_run_is_not_sure(tmp_path: Path) -> None:
@@ -186,6 +197,22 @@ def test_many_steps_a_second_are_counted_without_an_exponent(tmp_path: Path) -> 
     at = (1_000 + n * 48_000 for n in range(1, 101))
     append(session, "rank0", head(session), *(line("step", n=n, at=t, dur=48_000) for n, t in enumerate(at)))
     assert "20 833 steps/s" in summarise(session).verdict.sentence
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_savings_of_a_step_unlike_the_mean_of_the_run_are_said_to_be(long: bool, tmp_path: Path) -> None:
+    source = shipped("traces") / "session-metrics-naive"
+    copy = shutil.copytree(source, tmp_path / source.name)
+    for log in (copy / "log").glob("rank*.jsonl"):
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        for number, row in enumerate(lines):
+            if long and row["t"] == "step" and number % 3 == 0:  # the median stays
+                row["dur"] *= 4
+        log.write_text("".join(json.dumps(row) + "\n" for row in lines))
+    found = session_answer(Session(copy), Selection())
+    assert found.changes
+    said = [note for note in found.run_notes if note.startswith("savings are of a step of ")]
+    assert len(said) == long, found.run_notes
 
 
 def test_an_evaluation_now_and_then_is_said_beside_the_phases_and_not_drawn(tmp_path: Path) -> None:

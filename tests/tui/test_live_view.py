@@ -19,7 +19,7 @@ from tuiprof.session.live.fold import Fold, NoteLine
 from tuiprof.session.live.hosts import RankTimes
 from tuiprof.session.live.series import NO_STATS, StepStats
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.log import Memory, Telemetry, Uses
+from tuiprof.session.log import Memory, Step, Telemetry, Uses
 from tuiprof.session.run import control
 from tuiprof.session.store.meta import Clock, DeviceMeta, Labels, SessionMeta
 from tuiprof.session.store.status import Status
@@ -225,6 +225,25 @@ def test_the_end_of_a_run_may_tell_what_a_capture_of_other_steps_was(tmp_path: P
     assert "saves about 1 ms" in bottom.text(200)
     assert "not representative" not in bottom.text(200)
     assert bottom.wanted == [trace], "read once"
+
+
+def test_long_steps_that_only_wait_for_the_captured_ones_are_not_missed(tmp_path: Path, shown: Shown) -> None:
+    made = recorded(tmp_path, 0.0)
+    for n in range(1, 200):
+        dur_ns = (2 if n % 10 else 82) * 1_000_000
+        made.t_ns += dur_ns
+        made.write("rank0", Step(n, made.mono_ns + made.t_ns, dur_ns, cap=31 <= n <= 33))
+    trace = made.session.path / "traces" / "rank0.1.pt.trace.json.gz"
+    trace.touch()
+    made.capture("written", first=31, path=f"traces/{trace.name}")
+    made.end(0)
+    bottom = Bottom(shown(made))
+    bottom.text(200)
+    for awaits in (False, True):
+        bottom.verdict.set_headline(
+            trace, Headline(line="no syncs", level="good", analysis="sync_events", awaits_others=awaits)
+        )
+        assert ("none of them was captured" in bottom.text(400)) != awaits
 
 
 def test_a_capture_that_lacked_steps_is_no_news_of_a_run_without_any(tmp_path: Path, shown: Shown) -> None:

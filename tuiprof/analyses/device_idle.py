@@ -95,6 +95,8 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         Fact("after_last_ns", "after last work", after, "ns", "To the end of the window."),
         Fact("gaps", "gaps", sum(len(gaps.starts) for gaps in found), "count"),
     )
+    word, hosted = device_word(trace), bool(len(trace.host_calls))
+    verdict = _verdict(causes, idle, span, per_step, word, uncaptured, before + after, hosted=hosted)
     notes = []
     if len(found) > 1:
         notes.append(f"{len(found)} devices: times are sums over all of them, shares are of all of them.")
@@ -103,7 +105,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     return Report(
         NAME,
         TITLE,
-        _verdict(causes, idle, span, per_step, device_word(trace), uncaptured, before + after),
+        verdict,
         facts,
         (_cause_table(scope, causes), _longest(trace, found), *_devices(found)),
         _RULES,
@@ -178,6 +180,8 @@ def _verdict(
     word: str,
     uncaptured: tuple[float, float] | None,
     outside: int,
+    *,
+    hosted: bool,
 ) -> Verdict:
     captured = idle / span
     share, step_ns = (captured, inf) if uncaptured is None else (min(uncaptured[0], captured), uncaptured[1])
@@ -187,11 +191,11 @@ def _verdict(
         return Verdict(f"the {word} is never idle between its first and last work", "good")
     top = causes.row(0, named=True)
     part = "all" if top["share_of_idle"] >= _ALL else format_share(top["share_of_idle"])
-    most = f"{part} of that while {top['meaning']}"
+    most = f"{part} of that while {top['meaning'].partition(':')[0]}"
     if top["cause"] == _idle.NOT_RECORDED:
-        most = f"{part} of that unexplained: {top['meaning']}"
-    elif top["cause"] in _idle.DEVICE_CAUSES:
-        most = f"{part} of that {top['cause']} ({top['meaning']})"
+        most = (
+            f"{part} of that unexplained: {top['meaning'] if hosted else 'the trace has no calls of a host'}"
+        )
     # Idle time longer than a step is that of captured steps, which are not as most are.
     if share < 0.9 * captured or (per_step or 0.0) > step_ns:
         return Verdict(

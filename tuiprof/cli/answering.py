@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: What `why` prints at most, so that it fits into a chat, a commit message or the context of an agent.
 _MAX_BYTES = 2000
+#: A step that savings are of and the mean step of a run differ notably from this share on.
+_OTHER_BASE = 0.2
 #: What the page of a session draws of its run.
 _DRAWN = ("step_time", "phases", "ranks")
 #: And these as text.
@@ -109,6 +111,7 @@ def write_page_of_trace(target: str, style: Style, wanted: Selection) -> None:
 def session_answer(session: Session, wanted: Selection) -> Answer:
     """Return the page of a session: how it ran, and what its newest capture (or ``wanted.run``) says."""
     from tuiprof.model.report import Answer, Line
+    from tuiprof.model.units import format_ns
     from tuiprof.session.live.replay import read_fold
     from tuiprof.session.live.summary import summarise
 
@@ -137,6 +140,11 @@ def session_answer(session: Session, wanted: Selection) -> Answer:
     found, cleared = _captured(session, fold, wanted)
     notes = tuple(note for note in summary.notes if note != cleared)
     told = tuple(note for note in notes if not found.refused or found.refused not in note)
+    mean_ns = summary.fact("step_mean_ns")
+    base_ns = found.step_ns if found.changes else None
+    if base_ns and isinstance(mean_ns, float) and abs(mean_ns / base_ns - 1) > _OTHER_BASE:
+        mean = f"savings are of a step of {format_ns(base_ns)}; the mean of the run is {format_ns(mean_ns)}"
+        notes, told = (*notes, mean), (*told, mean)
     notes = (*notes, *found.notes)
     return replace(found, title=session.title, run=line, notes=notes, run_notes=told)
 
@@ -154,7 +162,7 @@ def refused(trace: Trace, why: str) -> tuple[str, str]:
 def _captured(session: Session, fold: Fold, wanted: Selection) -> tuple[Answer, str]:
     """Return the page of a capture, and the note that does not hold; nothing is advised because of no evidence."""
     from tuiprof.advice.answer import answer
-    from tuiprof.analyses.shared.replay import replayed_steps
+    from tuiprof.analyses.shared.replay import awaited_together, replayed_steps
     from tuiprof.session.live.step_source import by_path, missed_steps, rare_steps, refusal
 
     trace = trace_at(session.with_traces(wanted.rank).path / "traces", wanted)
@@ -164,7 +172,9 @@ def _captured(session: Session, fold: Fold, wanted: Selection) -> tuple[Answer, 
     steps = replayed_steps(trace)
     weighted = not isinstance(steps, str) and steps.long is not None
     said = "" if weighted else by_path(fold, rare_steps).get(place, "")
-    if (missed := by_path(fold, missed_steps).get(place)) is not None:
+    # In long steps that the device explains, the host only waits for the others.
+    missed = by_path(fold, missed_steps).get(place) if awaited_together(trace) is None else None
+    if missed is not None:
         most_ns = max((change.saves_ns or 0.0 for change in found.changes), default=0.0)
         if not found.changes:
             found = replace(found, refused=str(missed))

@@ -55,6 +55,8 @@ class Headline(msgspec.Struct, frozen=True):
     problem: str = ""  # why the trace says nothing; empty = it does
     #: It is about the last steps of the run, although the captured ones are unlike them.
     of_last_steps: bool = False
+    #: The session's long steps are those in which the host waits for what it launched in the others.
+    awaits_others: bool = False
 
 
 def headline(trace: Trace) -> Headline:
@@ -62,7 +64,7 @@ def headline(trace: Trace) -> Headline:
     from tuiprof.advice import priorities
     from tuiprof.analyses import run
     from tuiprof.analyses.shared.changes import figure_of
-    from tuiprof.analyses.shared.replay import replayed, stands_for_last_steps
+    from tuiprof.analyses.shared.replay import awaited_together, replayed, stands_for_last_steps
     from tuiprof.model.report import Report, most_important
 
     syncs = run("sync_events", trace)
@@ -76,7 +78,8 @@ def headline(trace: Trace) -> Headline:
     first = most_important(answer for name in names if isinstance(answer := run(name, trace), Report))
     if first is None:
         return Headline(problem="no analysis is available for this trace")
-    return Headline(first.verdict.sentence, first.verdict.level, first.analysis, count)
+    awaits = awaited_together(trace) is not None
+    return Headline(first.verdict.sentence, first.verdict.level, first.analysis, count, awaits_others=awaits)
 
 
 def _finding_line(first: Priced, step_ns: float | None) -> tuple[str, str]:

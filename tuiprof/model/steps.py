@@ -464,6 +464,8 @@ class Uncaptured:
     #: The framework whose training loop makes the steps: ``transformers``, ``lightning`` or ``accelerate``; empty =
     #: none, or not recorded.
     trainer: str = ""
+    #: The step time is the mean: a device sets it, and the host waits for several steps at once.
+    is_mean: bool = False
 
     def outliers_ns(self, at_most_ns: float) -> float:
         """Return what steps that stand out take longer than the median, averaged over all; 0 if it is only one.

@@ -117,7 +117,8 @@ class Collected:
 class GarbageRanges:
     """Records a range for each collection, on the collecting thread.
 
-    Nothing of it runs outside of collections.
+    Nothing of it runs outside of collections. It is Python code, unlike :class:`GarbageWatch`: what PyTorch calls for a
+    range imports with the builtins of the running frame, which generated code may not have.
     """
 
     def __init__(self, range_of: Callable[[str], AbstractContextManager[Any]]) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.advice.findings import finding, found
 from tests.advice.host_ahead import Steps
+from tuiprof.advice import priorities
 from tuiprof.model import Trace
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
@@ -268,3 +269,25 @@ def test_on_a_device_results_have_to_be_joined(calls: list[Call], is_one: bool) 
     joined: Call = ("stack", [], [])
     assert (finding(on_a_device(*slices(*calls), joined), "product-loop") is not None) is is_one
     assert finding(on_a_device(*slices(*calls)), "product-loop") is None
+
+
+def waiting_for_launches(*calls: Call) -> Trace:
+    """Return steps whose device waits for each launch, without shapes."""
+    made, number = Made(), 0
+    for _, at in made.steps(10 * len(calls) + 30):
+        for index, (name, _, _) in enumerate(calls):
+            begin, number = at + 5 + 10 * index, number + 1
+            made.op(f"aten::{name}", begin, begin + 9)
+            if name != "select":
+                made.launch(GEMM, (begin + 2, begin + 5), (begin + 12, begin + 14), number)
+    return made.trace()
+
+
+def test_the_loop_comes_before_the_launches_that_it_makes() -> None:
+    loop = [call for at in range(60) for call in iteration(at)]
+    names = ("relu", "linear", "gelu", "layer_norm", "add", "mul", "tanh")
+    mixed: list[Call] = [(names[at**3 % 7 - at % 5], [], []) for at in range(240)]
+    first, second = (priorities(waiting_for_launches(*calls)).findings for calls in (loop, mixed))
+    assert first[0].rule == "product-loop"
+    assert "launch-bound" not in {item.rule for item in first}
+    assert second[0].rule == "launch-bound"

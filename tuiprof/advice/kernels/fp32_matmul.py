@@ -11,8 +11,10 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import passes_over_scores_ns
 from tuiprof.advice.kernels.mixed_precision import FLOAT32_ATTENTION, KEEP_ATTENTION
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.kernel_names import is_fp32_gemm
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Mask
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit
 from tuiprof.whatif.chips import find_chip
@@ -45,6 +47,11 @@ _CUDNN: Final = "torch.backends.cudnn.allow_tf32 = True"
 #: Least and most helpful, relative to the likely share. With TF32, the most is bfloat16: twice as fast, and
 #: elementwise kernels move half the bytes.
 _LEAST, _MOST, _BFLOAT16, _OTHERS_IN_BFLOAT16 = 2.0, 0.8, 0.4, 0.75
+#: cuBLAS takes these kernels where a size is not a multiple of 4, apart from gradients of weights (``nt``): those of
+#: aligned products have "aligna4" (four models on an H100 and an H200, PyTorch 2.11). With TF32 an unaligned product
+#: takes so many times as long as an aligned one: of three on an H200 (512 rows of 512, 617 970 columns) 45 % were left.
+_UNALIGNED: Final = r"simt_sgemm_\w+_[nt]n_align1\b"
+_UNALIGNED_TIMES: Final = 2.5
 _VOLTA: Final = r"^(cudnn_\w+_)?volta_(fp16_)?scudnn_"
 _ACTIVATIONS: Final = ("elementwise", "norm", "softmax or loss", "pooling", "reduction", "copy")
 
@@ -63,11 +70,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     rates = chip.operations_per_s if chip is not None else {}
     fast = [kind for kind in _FASTER_TYPES if rates.get(kind, 0) >= _FASTER * rates.get("float32", math.inf)]
     target = fast[0] if fast else "tfloat32"
-    keep = _STRETCH * rates["float32"] / rates[target] if fast else _UNKNOWN_CHIP
     halved = bool(fast) and target == "tfloat32"
+    unaligned = _unaligned(calls, slow)[slow] & (target == "tfloat32")
+    keep = _STRETCH * rates["float32"] / rates[target] if fast else _UNKNOWN_CHIP
+    kept = keep * np.where(unaligned, _UNALIGNED_TIMES, 1.0)
     passes = passes_over_scores_ns(trace)[slow] / np.maximum(trace.lengths(rows), 1)
     likely, least, most = (
-        Edit.of_work(rows, np.minimum(np.maximum(keep * part, passes * of_passes), 1.0))
+        Edit.of_work(rows, np.minimum(np.maximum(kept * part, passes * of_passes), 1.0))
         for part, of_passes in ((1.0, 1.0), (_LEAST, 1.0), (_BFLOAT16, 0.5) if halved else (_MOST, 1.0))
     )
     slow_ns, products_ns, convolutions_ns = (
@@ -89,7 +98,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         tf32 = evidence.write("tf32", _CUDNN if convolutions else _MATMUL)
         instead = (
             f"{tf32} for TF32 (NVIDIA Ampere and newer), or {evidence.write('bfloat16', 'bf16 autocast')}"
-        )
+        ) + ("; sizes that are multiples of 8 make both faster" if unaligned.any() else "")
     what = "convolutions" if convolutions else "matmuls"
     yield Finding(
         f"{format_rough_share(share)} of device time is fp32 {what} without tensor cores",
@@ -108,6 +117,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if not (evidence.is_jax or convolutions) and target == "tfloat32"
         else "",
     )
+
+
+def _unaligned(calls: Calls, slow: Mask) -> Mask:
+    """Return which device work is products of calls that have one of sizes that are not a multiple of 4.
+
+    The gradients of a product have its sizes.
+    """
+    named = slow & calls.trace.named(_UNALIGNED, calls.trace.device_work)
+    chosen = calls.mask(calls.call_of_work[named])
+    return slow & calls.launched_by(calls.with_backward(chosen | calls.mask(calls.forward[chosen])))
 
 
 def _device_of(trace: Trace) -> str:

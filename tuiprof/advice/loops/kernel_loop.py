@@ -61,6 +61,12 @@ _EITHER: Final = (
 )
 _PRODUCTS: Final = "multiply all items at once: one wider layer, or torch.bmm with stacked weights"
 _TABLES: Final = "use one table for all of them, with an offset added to the ids of each"
+_FILL: Final = (
+    "fill all parts at once: masked_fill_ with one mask, made by comparing their limits with torch.arange"
+)
+#: What sets a tensor to a value, and what returns a part of a tensor.
+_FILLS: Final = ("aten::fill_", "aten::zero_")
+_TAKES_PART: Final = r"^aten::(slice|select|narrow)$"
 _LIST: Final = "collect the parts in a list, and join them once"
 #: What changes each of several tensors in place, or computes their norms.
 _OF_PARAMETERS: Final = re.compile(r"[a-z]_$|(::|vector_|matrix_|linalg_|frobenius_)norm$")
@@ -257,7 +263,11 @@ def _fix(evidence: Evidence, loop: _Loop, multiplies: bool) -> str:
     calls = evidence.calls
     if evidence.is_jax:
         return _JAX_FUNCTION if loop.count > 1 else _JAX
-    return _instead(calls, loop.body(calls), multiplies) + _IF_IT_STAYS
+    body = loop.body(calls)
+    parts = int(calls.trace.named(_TAKES_PART, calls.rows[loop.calls]).sum())
+    if parts >= loop.times and all(name in _FILLS for name in calls.names_of(body)):
+        return _FILL + _IF_IT_STAYS
+    return _instead(calls, body, multiplies) + _IF_IT_STAYS
 
 
 def _instead(calls: Calls, body: Ints, multiplies: bool) -> str:

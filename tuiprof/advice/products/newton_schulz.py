@@ -1,4 +1,4 @@
-"""Muon makes updates orthogonal by products of the longer side of a matrix, where those of the shorter side do."""
+"""Muon makes updates orthogonal by products of the longer side of a matrix, or scales and adds their results apart."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import EditRange
 
 _PRODUCTS: Final = r"^aten::(matmul|mm|bmm|addmm|baddbmm)$"
+#: What a product can do with its result, and the share of its time that remains, as the product reads what it adds:
+#: likely, least and most helpful. Estimates.
+_ADDS: Final = r"^aten::(mul|add|sub|div)_?$"
+_KEEP_OTHERS: Final = (0.25, 0.6, 0.1)
 #: Products of an iteration: of a matrix with its transpose, that one's square, and the polynomial times the matrix.
 _IN_ITERATION: Final = 3
 #: Calls of an iteration at most, and iterations of a matrix at least.
@@ -38,14 +42,23 @@ class _Matrix:
 
     products: Ints  # of shape ``(iterations, 3)``
     square: Ints  # operators on matrices of the size of the square
+    others: Ints  # all operators that scale and add
     ratio: float  # longer side by shorter side
     known: bool  # by the shapes of the products
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for Newton-Schulz iterations in an optimizer that multiply matrices of the longer side with each other."""
+    """Look for Newton-Schulz iterations in an optimizer, of the longer side or with operators between the products."""
+    matrices = list(_matrices(evidence.calls, evidence))
+    if not matrices:
+        return
+    yield from _of_longer_side(trace, evidence, [one for one in matrices if one.ratio >= _MIN_RATIO])
+    yield from _between_products(trace, evidence, matrices)
+
+
+def _of_longer_side(trace: Trace, evidence: Evidence, matrices: list[_Matrix]) -> Iterator[Finding]:
+    """Look for iterations that multiply matrices of the longer side with each other."""
     calls = evidence.calls
-    matrices = [one for one in _matrices(calls, evidence) if one.ratio >= _MIN_RATIO]
     if not matrices:
         return
     keeps = [np.ones(len(calls.rows)) for _ in _GAINS]
@@ -89,6 +102,31 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _between_products(trace: Trace, evidence: Evidence, matrices: list[_Matrix]) -> Iterator[Finding]:
+    """Look for scaling and additions that the products could do."""
+    calls, took_ns = evidence.calls, evidence.calls.took_ns
+    which = calls.mask(*(one.others for one in matrices)) & (took_ns > 0)
+    share = took_ns[which].sum() / max(took_ns.sum(), 1)
+    if share < _MIN_SHARE or not which.any():
+        return
+    event = int(calls.rows[np.argmax(which)])
+    yield Finding(
+        f"Newton-Schulz iterations of {_count(evidence, matrices)} scale and add the results of their products: "
+        f"{format_rough_share(share)} of the time of all operators",
+        evidence.function_of(event)
+        or evidence.place_by_share(which)
+        or trace.name(int(evidence.updates.rows[0])),
+        "torch.addmm(A, A, A, beta=b, alpha=c) for b * A + c * (A @ A), and torch.addmm(X, B, X, beta=a) for a * X + "
+        "B @ X; for matrices of the same shape one torch.baddbmm of all",
+        "medium",
+        "operators between the products of an iteration, each a pass over a matrix",
+        *EditRange(
+            *(calls.edit(which, 0.0 if len(trace.device_work) else keep, keep) for keep in _KEEP_OTHERS)
+        ),
+        event=event,
+    )
+
+
 def _count(evidence: Evidence, matrices: list[_Matrix]) -> str:
     a_step = round(len(matrices) / evidence.step_count)
     return f"{a_step} parameters" if a_step > 1 else "a parameter"
@@ -121,7 +159,8 @@ def _matrix(calls: Calls, mine: Ints, which: Ints) -> _Matrix:
     between = between[~np.isin(between, which)]
     others: Floats = took[between]
     between = between[others >= _OF_SQUARE * others.max(initial=0.0)]
-    return _Matrix(mine[:, which], mine[:, between].ravel(), ratio, given is not None)
+    adds = calls.trace.named(_ADDS, calls.rows[mine[0]])
+    return _Matrix(mine[:, which], mine[:, between].ravel(), mine[:, adds].ravel(), ratio, given is not None)
 
 
 RULE = AdviceRule("newton-schulz", find)

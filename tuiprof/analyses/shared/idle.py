@@ -36,7 +36,7 @@ NOT_RECORDED = "launch not recorded"
 #: Causes of the rest of a gap.
 DEVICE_CAUSES: dict[str, str] = {
     "launching": "the host is in the launch call or has just left it",
-    "hand-over": "work was submitted but not started: a dependency, a graph, or kernel to kernel",
+    "hand-over": "submitted work has not started: a dependency, a graph, or kernel to kernel",
     NOT_RECORDED: "the call that launched the next work is missing from the trace",
 }
 CAUSES: tuple[str, ...] = (*HOST_CAUSES, *DEVICE_CAUSES)

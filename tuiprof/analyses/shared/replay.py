@@ -21,7 +21,7 @@ from tuiprof.analyses.shared.stretches import IN_MOST, long_stretches, new_sizes
 from tuiprof.analyses.shared.threads import main_thread
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
-from tuiprof.model.intervals import Coverage, Ints, Mask, complement, union
+from tuiprof.model.intervals import Coverage, Ints, Mask, complement, total, union
 from tuiprof.model.report import Answer
 from tuiprof.model.steps import Uncaptured
 from tuiprof.model.trace import cached_on_trace
@@ -43,6 +43,8 @@ SCATTERED = 3.0
 #: The range around that of a model's call. Between the starts of both, the probe finds out what that one says.
 _PHASE = r"^(forward|evaluation)$"
 _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
+#: Work that ends so much later than a call, ns, was not waited for, whatever the clocks of host and device differ by.
+_PENDING_NS: Final = 20_000
 _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
 
 
@@ -55,8 +57,49 @@ def replayed(trace: Trace) -> Calibrated | str:
     if not len(trace.device_work) and step_times(Scope.of(trace, Window())).host_ahead:
         return "XLA runs its work on the CPU beside the host, which is not replayed"
     long, begun = _long_steps(trace), warm_up(trace)
-    seen = begun.after if begun is not None else trace.uncaptured if long is None else long.usual
+    seen = trace.uncaptured
+    if begun is not None:
+        seen = begun.after
+    elif long is not None:
+        seen = long.usual
+    elif (together := awaited_together(trace)) is not None:
+        seen = together
     return _calibrated(trace, main, *stretch(trace, main), seen)
+
+
+#: A session with so many stretches of short steps that a long one ends, in which the host waits for all of them, shows
+#: what a step takes on average. A captured step keeps the device busy for as long, up to this share; the host takes
+#: less for most steps, by more than this share.
+_MIN_STRETCHES: Final = 3
+_AGREES: Final = 0.1
+
+
+@cached_on_trace
+def awaited_together(trace: Trace) -> Uncaptured | None:
+    """Return the session's steps if a device sets their pace, and the host waits for several at once; None = not so.
+
+    Then the host takes much less for most steps than the device, and one step of several takes as long as the device
+    is behind. On average a step takes what the device does.
+    """
+    seen, count = trace.uncaptured, len(trace.steps)
+    work = trace.device_work[trace.steps.step_of[trace.device_work] >= 0]
+    if seen is None or trace.as_captured or count < MIN_STEPS or not len(work):
+        return None
+    busy_ns = total(*union(trace.starts[work], trace.ends[work])) / count
+    for times, is_after in ((seen.times_ns, seen.after_capture), (seen.later_ns, True)):
+        found = np.array(times, dtype=np.int64)
+        ends = np.flatnonzero(are_long(found)) + 1
+        if len(ends) <= _MIN_STRETCHES:
+            continue
+        # Of the first stretch, the beginning is missing.
+        means = np.add.reduceat(found[: ends[-1]], ends[:-1]) / np.diff(ends)
+        mean_ns, host_ns = float(found[ends[0] : ends[-1]].mean()), float(np.median(found))
+        if abs(busy_ns - mean_ns) <= _AGREES * mean_ns and host_ns < (1 - _AGREES) * busy_ns:
+            each = np.rint(np.repeat(means, np.diff(ends))).astype(np.int64)
+            rare = replace(seen.collections, shown=0.0) if seen.collections is not None else None
+            of = replace(_only(seen, each), step_ns=mean_ns, host_ns=host_ns, is_mean=True, collections=rare)
+            return replace(of, after_capture=is_after, later_ns=(), last_ns=())
+    return None
 
 
 #: The captured steps are those of a warm-up if so many of them have first uses of a new size, steps before the capture
@@ -339,20 +382,40 @@ def _blocking(trace: Trace) -> Waits:
     """Return the waits for the replay: a copy that blocks before its synchronize is a separate wait."""
     waits = _waits.find(trace, Window())
     by_profiler = waits.apart == _waits.BY_PROFILER
+    mine = ~_not_waiting(trace, waits)
     twice = np.flatnonzero(
-        (waits.first != waits.last) & (waits.copy >= 0) & (waits.starts == trace.starts[waits.first])
+        mine & (waits.first != waits.last) & (waits.copy >= 0) & (waits.starts == trace.starts[waits.first])
     )
     starts = waits.starts.copy()
     starts[twice] = trace.starts[waits.last[twice]]
     return Waits(
-        np.concatenate((waits.last, waits.first[twice])),
-        np.concatenate((starts, waits.starts[twice])),
-        np.concatenate((waits.ends, trace.ends[waits.first[twice]])),
-        np.concatenate((waits.copy, waits.copy[twice])),
-        np.concatenate((_ALL_STREAMS[waits.kind], np.zeros(len(twice), dtype=bool))),
-        np.concatenate((_BY_EVENT[waits.kind], np.zeros(len(twice), dtype=bool))),
-        np.concatenate((by_profiler, by_profiler[twice])),
+        np.concatenate((waits.last[mine], waits.first[twice])),
+        np.concatenate((starts[mine], waits.starts[twice])),
+        np.concatenate((waits.ends[mine], trace.ends[waits.first[twice]])),
+        np.concatenate((waits.copy[mine], waits.copy[twice])),
+        np.concatenate((_ALL_STREAMS[waits.kind[mine]], np.zeros(len(twice), dtype=bool))),
+        np.concatenate((_BY_EVENT[waits.kind[mine]], np.zeros(len(twice), dtype=bool))),
+        np.concatenate((by_profiler[mine], by_profiler[twice])),
     )
+
+
+def _not_waiting(trace: Trace, waits: _waits.Waits) -> Mask:
+    """Return which calls of the allocator are of a kind that does not wait: one returned while work was pending.
+
+    ``cudaMalloc`` waits for the device on some systems, and for nothing on others.
+    """
+    allocator = waits.kind == KINDS.index("allocator")
+    work = trace.device_work[trace.links.launch_of[trace.device_work] >= 0]
+    if not allocator.any() or not len(work) or len(trace.device_indices) > 1:
+        return np.zeros(len(allocator), dtype=bool)
+    launched = trace.starts[trace.links.launch_of[work]]
+    order = np.argsort(launched, kind="stable")
+    ends = np.append(np.maximum.accumulate(trace.ends[work[order]]), 0)  # -1 reads the last one
+    before = np.searchsorted(launched[order], waits.starts) - 1
+    pending = allocator & (ends[before] > waits.ends + _PENDING_NS)
+    names = trace.name_codes[waits.last]
+    result: Mask = allocator & np.isin(names, names[pending])
+    return result
 
 
 def trust(trace: Trace) -> Trust:
@@ -436,7 +499,7 @@ def which_step(steps: Kinds, *, with_rare: bool = False) -> str:
         if steps.long is not None:
             return f"mean of {plural(steps.count, 'step')} of the session"
         where = "after" if step.uncaptured.after_capture else "before"
-        kind = "mean" if with_rare else "median"
+        kind = "mean" if with_rare or step.uncaptured.is_mean else "median"
         return f"{kind} of {plural(step.uncaptured.steps, 'step')} {where} the capture"
     if step.basis == "table" and not _costs_nothing(step):
         return "without the profiler"

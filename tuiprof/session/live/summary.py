@@ -166,6 +166,11 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
     if not fold.ranks and status.over:
         unseen = "no steps were recorded, as no process with the probe imported PyTorch, JAX or tuiprof"
         return f"{session.title} {status}: {unseen}. {_how_to_name(session, fold)}"
+    if fold.lead is not None and len(fold.lead.steps) and (stats is None or not stats.count):
+        return (
+            f"{session.title} {status}: only {plural(len(fold.lead.steps), 'step')}, while capturing, so how long one "
+            "takes without the profiler is not known; let the script run longer"
+        )
     if fold.lead is None or stats is None or not stats.count:
         return f"{session.title} {status}: no training steps were detected. {_how_to_name(session, fold)}"
     slowdown = _slowdown(fold.lead)

@@ -261,7 +261,8 @@ class Verdict:
             return Headline(why, "warn")
         if found is None or not found.line:
             return None
-        if newest is not None and found.analysis != "advice" and (missed := missed_steps(newest, fold)):
+        explained = found.analysis == "advice" or found.awaits_others
+        if newest is not None and not explained and (missed := missed_steps(newest, fold)):
             return Headline(str(missed), "warn")
         return found
 
