@@ -76,12 +76,12 @@ def found(tmp_path: Path, text: str, copy_us: int = 100) -> dict[str, Any] | Non
     thread, stream = host.line("python", 1000), gpu.line("Stream #7(Compute)", 1000)
     at = number = 0
     for step in range(4):
-        thread.event("train", step * 60 * US, 55 * US, step_num=step)
+        thread.event("train", step * 40 * US, 35 * US, step_num=step)
         for order, (operation, kernel, length) in enumerate(
             (("copy.1", "memcpy128", copy_us), ("fusion.1", "fusion_1", 10), ("reduce.1", "reduce_1", 40))
         ):
             number += 1
-            thread.event("cuLaunchKernel", (step * 60 + order * 10 + 1) * US, US, correlation_id=number)
+            thread.event("cuLaunchKernel", (step * 40 + order * 10 + 1) * US, US, correlation_id=number)
             stats = {"hlo_op": operation, "program_id": 1, "kernel_details": "regs:1"}
             stream.event(kernel, (10 + at) * US, length * US, correlation_id=number, **stats)
             at += length
