@@ -537,3 +537,33 @@ def test_of_a_long_trace_it_is_said_where_the_replayed_steps_end(
     assert step.graph.step_count == 1
     assert found.high == step.graph.high < short.span[1]
     assert found.ends[-1] <= found.high
+
+
+def allocating(call: str, at_last: str) -> Trace:
+    """Steps with a call that returns once work of 500 µs is done; one in the last step returns 200 µs before that."""
+    made = Made()
+    for number, at in made.steps(1000, 6):
+        last = number == 5
+        made.launch("work", (at + 5, at + 8), (at + 10, at + 510), 2 * number + 1)
+        end = at + (310 if last else 512)
+        made.call(at_last if last else call, at + 200, end)
+        made.launch("work", (end + 300, end + 303), (end + 304, end + 310), 2 * number + 2)
+        made.call("cudaHostAlloc", at + 900, at + 901)
+    return made.trace()
+
+
+@pytest.mark.parametrize(
+    ("call", "at_last", "waits"),
+    [
+        ("cudaMalloc", "cudaMalloc", False),
+        ("cudaMalloc", "cudaFree", True),  # that kind does not wait
+        ("cudaDeviceSynchronize", "cudaDeviceSynchronize", True),  # whatever the clocks say
+    ],
+)
+def test_calls_of_the_allocator_of_a_kind_that_returned_beside_pending_work_do_not_wait(
+    call: str, at_last: str, waits: bool
+) -> None:
+    trace = allocating(call, at_last)
+    step = step_of(trace)
+    without = Edit(waits=np.flatnonzero(trace.named(f"^{call}$")))
+    assert (step_after(step, without) < 0.9 * step_after(step, Edit())) == waits

@@ -43,6 +43,8 @@ SCATTERED = 3.0
 #: The range around that of a model's call. Between the starts of both, the probe finds out what that one says.
 _PHASE = r"^(forward|evaluation)$"
 _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
+#: Work that ends so much later than a call, ns, was not waited for, whatever the clocks of host and device differ by.
+_PENDING_NS: Final = 20_000
 _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
 
 
@@ -380,20 +382,40 @@ def _blocking(trace: Trace) -> Waits:
     """Return the waits for the replay: a copy that blocks before its synchronize is a separate wait."""
     waits = _waits.find(trace, Window())
     by_profiler = waits.apart == _waits.BY_PROFILER
+    mine = ~_not_waiting(trace, waits)
     twice = np.flatnonzero(
-        (waits.first != waits.last) & (waits.copy >= 0) & (waits.starts == trace.starts[waits.first])
+        mine & (waits.first != waits.last) & (waits.copy >= 0) & (waits.starts == trace.starts[waits.first])
     )
     starts = waits.starts.copy()
     starts[twice] = trace.starts[waits.last[twice]]
     return Waits(
-        np.concatenate((waits.last, waits.first[twice])),
-        np.concatenate((starts, waits.starts[twice])),
-        np.concatenate((waits.ends, trace.ends[waits.first[twice]])),
-        np.concatenate((waits.copy, waits.copy[twice])),
-        np.concatenate((_ALL_STREAMS[waits.kind], np.zeros(len(twice), dtype=bool))),
-        np.concatenate((_BY_EVENT[waits.kind], np.zeros(len(twice), dtype=bool))),
-        np.concatenate((by_profiler, by_profiler[twice])),
+        np.concatenate((waits.last[mine], waits.first[twice])),
+        np.concatenate((starts[mine], waits.starts[twice])),
+        np.concatenate((waits.ends[mine], trace.ends[waits.first[twice]])),
+        np.concatenate((waits.copy[mine], waits.copy[twice])),
+        np.concatenate((_ALL_STREAMS[waits.kind[mine]], np.zeros(len(twice), dtype=bool))),
+        np.concatenate((_BY_EVENT[waits.kind[mine]], np.zeros(len(twice), dtype=bool))),
+        np.concatenate((by_profiler[mine], by_profiler[twice])),
     )
+
+
+def _not_waiting(trace: Trace, waits: _waits.Waits) -> Mask:
+    """Return which calls of the allocator are of a kind that does not wait: one returned while work was pending.
+
+    ``cudaMalloc`` waits for the device on some systems, and for nothing on others.
+    """
+    allocator = waits.kind == KINDS.index("allocator")
+    work = trace.device_work[trace.links.launch_of[trace.device_work] >= 0]
+    if not allocator.any() or not len(work) or len(trace.device_indices) > 1:
+        return np.zeros(len(allocator), dtype=bool)
+    launched = trace.starts[trace.links.launch_of[work]]
+    order = np.argsort(launched, kind="stable")
+    ends = np.append(np.maximum.accumulate(trace.ends[work[order]]), 0)  # -1 reads the last one
+    before = np.searchsorted(launched[order], waits.starts) - 1
+    pending = allocator & (ends[before] > waits.ends + _PENDING_NS)
+    names = trace.name_codes[waits.last]
+    result: Mask = allocator & np.isin(names, names[pending])
+    return result
 
 
 def trust(trace: Trace) -> Trust:
