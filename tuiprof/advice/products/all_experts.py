@@ -29,8 +29,8 @@ _WEIGHTS: Final = re.compile(r"^aten::(mul_?|addcmul_?|bmm|matmul|einsum)$")
 _CHOOSES: Final = re.compile(r"^aten::(gather|take_along_dim|index)$")
 #: Maximum number of experts, of products in each, and of calls for each and around all of them.
 _MOST_EXPERTS, _MOST_PRODUCTS, _CALLS_EACH, _CALLS_AROUND = 256, 6, 24, 40
-#: Routers that are inspected.
-_LOOKED_AT: Final = 200
+#: Routers of either kind that are inspected.
+_LOOKED_AT: Final = 80
 #: Minimum share of the time of all operators, and maximum share of the experts that a row needs.
 MIN_SHARE, MAX_USED = 0.02, 0.5
 #: What stays, as a multiple of the share of the experts that a row needs, as rows are gathered and added up; and rows
@@ -132,18 +132,20 @@ def _mixtures(calls: Calls) -> Iterator[_Mixture]:
 def _routers(calls: Calls) -> Iterator[_Router]:
     """Yield the calls that may choose experts."""
     trace, forward = calls.trace, ~calls.backward
-    for pattern in (_LARGEST, _MASKS):
-        which = np.flatnonzero(trace.named(pattern, calls.rows) & forward)[:_LOOKED_AT]
-        for index, given in arguments_of(calls, which).items():
-            scores = max(shapes_in(given.dims), key=prod, default=())
-            if len(scores) < 2 or not 1 < scores[-1] <= _MOST_EXPERTS:
-                continue
-            chosen = int(pattern == _LARGEST)
-            if calls.names[index] == _TOPK:
-                value = str(given.values[1]) if len(given.values) > 1 else ""
-                chosen = int(value) if value.isdecimal() else 0
-            if chosen <= MAX_USED * scores[-1]:
-                yield _Router(index, prod(scores[:-1]), scores[-1], chosen)
+    largest, masks = (
+        np.flatnonzero(trace.named(pattern, calls.rows) & forward)[:_LOOKED_AT]
+        for pattern in (_LARGEST, _MASKS)
+    )
+    for index, given in arguments_of(calls, np.concatenate((largest, masks))).items():
+        scores = max(shapes_in(given.dims), key=prod, default=())
+        if len(scores) < 2 or not 1 < scores[-1] <= _MOST_EXPERTS:
+            continue
+        chosen = int(index in largest)
+        if calls.names[index] == _TOPK:
+            value = str(given.values[1]) if len(given.values) > 1 else ""
+            chosen = int(value) if value.isdecimal() else 0
+        if chosen <= MAX_USED * scores[-1]:
+            yield _Router(index, prod(scores[:-1]), scores[-1], chosen)
 
 
 def _mixture(calls: Calls, router: _Router) -> _Mixture | None:

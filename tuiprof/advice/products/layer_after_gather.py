@@ -14,6 +14,7 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.products.shapes import arguments_of, shape_of, shapes_in
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import EditRange
 
@@ -54,6 +55,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     calls, on_device = evidence.calls, bool(len(trace.device_work))
     gathers = np.flatnonzero(trace.named(_GATHERS, calls.rows) & ~calls.backward)
+    gathers = gathers[[bool(len(_calls_after(calls, gather))) for gather in gathers.tolist()]]
     gathers = gathers[np.argsort(-calls.took_ns[gathers], kind="stable")[:_LOOKED_AT]]
     shaped = arguments_of(calls, gathers)
     found = [one for gather in shaped if (one := _layers_after(calls, gather)) is not None]
@@ -96,12 +98,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _calls_after(calls: Calls, gather: int) -> Ints:
+    """Return the next calls of the step that compute, as indices, if the first of them is a layer."""
+    after = calls.after(gather, _SOON)
+    found: Ints = after[(calls.steps[after] == calls.steps[gather]) & (calls.took_ns[after] > 0)]
+    return found if len(found) and calls.names[found[0]] == _LAYER else found[:0]
+
+
 def _layers_after(calls: Calls, gather: int) -> _Gather | None:
     """Return a gather that repeats rows with the layers right after it, each on its own row; None = there are none."""
-    after = calls.after(gather, _SOON)
-    after = after[(calls.steps[after] == calls.steps[gather]) & (calls.took_ns[after] > 0)]
-    if not len(after) or calls.names[after[0]] != _LAYER:
-        return None
+    after = _calls_after(calls, gather)
     known = arguments_of(calls, np.append(gather, after))
     if gather not in known or int(after[0]) not in known:
         return None

@@ -68,7 +68,7 @@ def arguments_of(calls: Calls, which: Ints) -> dict[int, Arguments]:
 
 
 #: Calls of a step in which the uses of a result are looked for, and how many of them are read at once.
-_LATER, _AT_ONCE = 960, 60
+_LATER, _AT_ONCE = 960, 20
 
 
 def uses_after(calls: Calls, index: int, size: int) -> Iterator[tuple[int, Arguments]]:

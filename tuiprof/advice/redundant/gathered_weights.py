@@ -32,7 +32,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if calls.work_ns[gathers].sum() < MIN_SHARE * whole:
         return
     gathers = np.sort(gathers[np.argsort(-calls.work_ns[gathers], kind="stable")][:_LOOKED_AT])
-    products = {int(index): _products(calls, int(index)) for index in gathers}
+    products = {index: many for index in gathers.tolist() if (many := _products(calls, index))}
     asked = sorted({*products, *(index for many in products.values() for index in many)})
     rows = calls.rows[np.array(asked, dtype=np.int64)]
     shapes = {row: given.dims for row, given in arguments(trace, rows)}
