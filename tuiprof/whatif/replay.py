@@ -423,7 +423,7 @@ class Calibrated:
         after = placed * replay.step_ns(edit | others)
         overlap = replay is not self.likely
         least, whole = (replay.least_ns(one, overlap=overlap) for one in (edit, Edit()))
-        # Where all of it takes longer than a step of the session, so does what remains.
+        # Where all of it takes longer while captured than a step of the session, so does what remains.
         least *= min(before / max(whole, 1.0), 1.0)
         return before - max(after, min(before, least))
 
