@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report, site, with_arguments
 from findings import finding, found
-from host_ahead import Op, Steps, gpu_bound
+from host_ahead import Op, Steps, gpu_bound, with_shapes
 
 from tuiprof.advice import advise
 from tuiprof.advice.finding import Evidence
@@ -3320,9 +3320,13 @@ def test_where_no_rule_finds_a_cost_compiling_is_left_to_try(
         ("aten::mm", "sm90_xmma_gemm_bf16", 300.0),
         ("aten::layer_norm", "vectorized_layer_norm_kernel", light_us),
     )
-    said = advise(gpu_bound(*ops, *more, framework=framework)).verdict
+    trace = gpu_bound(*ops, *more, framework=framework)
+    said = advise(trace).verdict
     assert ("torch.compile(model)" in said.sentence) == worth_it
+    assert ("--shapes" in said.sentence) == worth_it
     assert said.level == ("warn" if worth_it else "good")
+    sized = with_shapes(trace, [[[256, 256], [256, 256]]] * len(trace.operators()))
+    assert "--shapes" not in advise(sized).verdict.sentence, "it has them"
 
 
 LOOKS = ("reshape", "isfinite", "ne", "__and__", "masked_select", "abs", "to", "min", "to", "max", "to")

@@ -7,7 +7,7 @@ lever, that is what to write: the framework makes the loader, the optimizer or t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tuiprof.model import Trace
@@ -134,15 +134,18 @@ LEVERS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 
-#: Python functions of each that only its training loop calls, as Kineto names them, and the ranges of Lightning's
-#: profiler. The Trainer of transformers runs on accelerate, so the order counts.
+#: Python functions of each that only its training loop calls, as Kineto or the probe names them, and the ranges of
+#: Lightning's profiler. The Trainer of transformers runs on accelerate, so the order counts.
 _FRAMES: Final = {
-    TRANSFORMERS: re.compile(r"(^|/)transformers/trainer\.py\(\d+\): "),
+    TRANSFORMERS: re.compile(r"(^|/)transformers/trainer\.py(\(\d+\): |:\d+ )"),
     LIGHTNING: re.compile(
-        r"(^|/)(lightning/pytorch|pytorch_lightning)/(trainer|loops|strategies)/.*\.py\(\d+\): |^\[pl\]\[\w+\]"
+        r"(^|/)(lightning/pytorch|pytorch_lightning)/(trainer|loops|strategies)/.*\.py(\(\d+\): |:\d+ )"
+        r"|^\[pl\]\[\w+\]"
     ),
-    ACCELERATE: re.compile(r"(^|/)accelerate/(accelerator|optimizer|data_loader)\.py\(\d+\): "),
+    ACCELERATE: re.compile(r"(^|/)accelerate/(accelerator|optimizer|data_loader)\.py(\(\d+\): |:\d+ )"),
 }
+#: Frameworks whose training loop calls the model: the script only starts it.
+_OWN_LOOP: Final = (TRANSFORMERS, LIGHTNING)
 
 
 @cached_on_trace
@@ -155,6 +158,12 @@ def trainer_of(trace: Trace) -> str:
         (name for name, frame in _FRAMES.items() if any(map(frame.search, trace.names))),
         "",
     )
+
+
+def in_own_loop(frames: Iterable[str]) -> bool:
+    """Return whether some Python frames include one of a framework's own training loop, which no script can change."""
+    patterns = [_FRAMES[name] for name in _OWN_LOOP]
+    return any(pattern.search(frame) for frame in frames for pattern in patterns)
 
 
 def argument(trace: Trace, lever: str, plain: str, **values: object) -> str:

@@ -8,22 +8,27 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.waits import values_read
 from tuiprof.advice.waits.size_from_device import sizes_read
+from tuiprof.advice.waits.values_read import LOOP
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.formatting import formatted
 from tuiprof.analyses.shared.waits import READ_KINDS
 from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
-from tuiprof.whatif import Edit, HostTime
+from tuiprof.whatif import Edit, EditRange, HostTime
 
-#: From this many reads per step on, they are a loop over parameters or samples.
-LOOP: Final = 8
 #: Places that are named.
 _NAMED: Final = 3
 _LATER: Final = (
     "keep the value on the device and read it every N steps (sum on the device, one .item() when logging), or copy it "
     "to pinned memory with non_blocking=True and read it a step later"
+)
+_WITH_LOOPS: Final = ", in a row, with a loop that computes these values or handles them one by one"
+_RARELY: Final = (
+    "compute, read and log these values only every N steps, or a few of all of them: torch._foreach_norm computes the "
+    "norms of a list of tensors, torch.stack makes one tensor of them, and one .tolist() reads it"
 )
 _HOW = {
     "bool": "a branch on a tensor (if, bool())",
@@ -47,15 +52,20 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     for rows in functions.values():
         row = rows[0]
         others = sorted(int(other.where.rpartition(":")[2]) for other in rows[1:])
+        reads, inside = Edit.all_of(map(evidence.without_reading, rows)), _calls_of(evidence, rows)
+        around = values_read.stretches(evidence.calls, inside)
         yield Finding(
             f"{_HOW.get(row.kind, '.item(), float() or print')} reads a value from the device "
-            f"{evidence.rhythm(*rows)}",
+            f"{evidence.rhythm(*rows)}{_WITH_LOOPS if around else ''}",
             ", ".join((evidence.location(row), *(f":{line}" for line in others))),
-            evidence.write("own-read" if evidence.is_own(row) else "logging", _LATER),
+            _RARELY if around else evidence.write("own-read" if evidence.is_own(row) else "logging", _LATER),
             "high" if row.at_line else "medium",
             f"{row.through} waits for the device",
-            Edit.all_of(map(evidence.without_reading, rows)),
-            most=_without_loop(evidence, rows),
+            *(
+                values_read.rarely(evidence.calls, around, reads)
+                if around
+                else EditRange(reads, reads, _without_loop(evidence, rows, inside) or reads)
+            ),
             proof="metrics:naive,no-nan-check" if row.kind == "bool" else "",
             event=row.event,
         )
@@ -80,13 +90,16 @@ def _formatting(evidence: Evidence, tensors: list[Ints], rows: list[WaitLocation
     )
 
 
-def _without_loop(evidence: Evidence, rows: list[WaitLocation]) -> Edit | None:
+def _calls_of(evidence: Evidence, rows: list[WaitLocation]) -> Ints:
+    inside = evidence.calls.inside(np.concatenate([evidence.calls_of(row) for row in rows]))
+    return inside[inside >= 0]
+
+
+def _without_loop(evidence: Evidence, rows: list[WaitLocation], inside: Ints) -> Edit | None:
     """Return the edit in which many reads of a step become one, including all calls between them."""
     if sum(row.per_step or 0 for row in rows) < LOOP:
         return None
     calls = evidence.calls
-    inside = calls.inside(np.concatenate([evidence.calls_of(row) for row in rows]))
-    inside = inside[inside >= 0]
     chosen = []
     for step in np.unique(calls.steps[inside]):
         mine = inside[calls.steps[inside] == step]

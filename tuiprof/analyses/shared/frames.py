@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -157,6 +158,16 @@ def spot(
     caller = next((match for match in outside if not _is_library(match["file"])), None)
     other = _label(caller, running) if caller is not None and caller is not here else ""
     return _label(here, running), here["function"], other
+
+
+def inside_script(frames: Sequence[str]) -> list[str]:
+    """Return the frames of libraries that the innermost frame of the script called, innermost first."""
+    return list(takewhile(_in_library, frames))
+
+
+def _in_library(frame: str) -> bool:
+    match = _KINETO.match(frame) or _SITE.match(frame)
+    return match is None or is_framework(match["file"]) or _is_library(match["file"])
 
 
 def _label(match: re.Match[str], running: Set[str]) -> str:
