@@ -77,11 +77,17 @@ class _Moved:
 
     products: list[_Launched]  # the product first
     slices: Ints  # rows
+    parts: list[
+        tuple[Ints, float]
+    ]  # rows of what gets those of products that leave in part, and which part does
 
     def edit(self, trace: Trace, chip: Chip | None, part: int) -> Edit:
         """Return the change; ``part`` indexes the estimates."""
         merged = Edit.all_of(one.merged(trace, chip, part) for one in self.products)
-        return merged if (merged.keep == 1).all() else merged | Edit.of_work(self.slices)
+        parts = (Edit.of_work(rows, 1 - moves) for rows, moves in self.parts)
+        return (
+            merged if (merged.keep == 1).all() else Edit.all_of((merged, Edit.of_work(self.slices), *parts))
+        )
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -115,7 +121,15 @@ def _moved(program: Program, rows_of: Mapping[str, Ints], memory: int | None) ->
         if memory is not None and stacked > _OF_MEMORY * memory:
             continue
         slices = {name for one in same for name, users in one.slices.items() if users <= moving}
-        yield _Moved(launched, _rows(rows_of, sorted(slices)))
+        parts = [
+            (
+                _rows(rows_of, [name for name, users in one.slices.items() if users <= {one.carrier.id}]),
+                one.moves,
+            )
+            for one in same
+            if one.moves < 1
+        ]
+        yield _Moved(launched, _rows(rows_of, sorted(slices)), parts)
 
 
 def _rows(rows_of: Mapping[str, Ints], names: Iterable[str]) -> Ints:
