@@ -89,6 +89,19 @@ def scanned(
 ) -> Trace:
     """Return steps whose scan takes 10 µs for each product and 2 µs for everything else."""
     text = SCAN.format(rows=rows, left=left, right=right)
+    kernels = (("slice", 2), ("dot.1", 10), ("dot.2", 10), ("tanh", 2))
+    return launched(tmp_path, text, kernels, kernel, device, memory)
+
+
+def launched(
+    tmp_path: Path,
+    text: str,
+    kernels: tuple[tuple[str, int], ...],
+    kernel: str = "",
+    device: str = "NVIDIA H100",
+    memory: int = 80 << 30,
+) -> Trace:
+    """Return steps of 64 iterations that launch some operations, each with what it takes, µs."""
     proto = made_hlo.encode("jit_f", text, LINES).replace(b"'", b'"')
     host = xspace.Plane("/host:CPU", values={"jax_version": "0.11.2"})
     gpu = xspace.Plane("/device:GPU:0", values={"gpu_device_name": device, "memory_size": memory})
@@ -97,7 +110,7 @@ def scanned(
     for step in range(4):
         thread.event("train", step * 400 * US, 390 * US, step_num=step)
         for iteration in range(64):
-            for operation, length in (("slice", 2), ("dot.1", 10), ("dot.2", 10), ("tanh", 2)):
+            for operation, length in kernels:
                 correlation += 1
                 begin = step * 400 + iteration * 6 + operation.startswith("dot") * 2
                 thread.event("cuLaunchKernel", (begin + 1) * US, US, correlation_id=correlation)
@@ -108,6 +121,83 @@ def scanned(
     path = tmp_path / "x.xplane.pb"
     path.write_bytes(xspace.encode(host, gpu, made_hlo.plane(jit_f=proto)))
     return open_trace(path)
+
+
+#: The gradients of a scan's weights in one product, each added up on its own, and those of what they multiply in
+#: another, of which one is the state's.
+GRADIENTS = """
+sum {
+  old = f32[256,256] parameter(), index=0
+  both = f32[512,256] parameter(), index=1
+  part = f32[256,256] slice(both)
+  added = f32[256,256] add(old, part)
+}
+more {
+  old = f32[256,256] parameter(), index=0
+  both = f32[512,256] parameter(), index=1
+  part = f32[256,256] slice(both)
+  added = f32[256,256] add(old, part)
+}
+product {
+  left = f32[64,256] parameter(), index=0
+  right = f32[64,256] parameter(), index=1
+  dz = f32[64,256] parameter(), index=2
+  joined = f32[64,512] concatenate(left, right)
+  made = f32[512,256] dot(joined, dz), sums=0x0, op="jit(f)/transpose(jvp())/while/body/dot_general", site=2
+}
+collected {
+  all = f32[64,64,256] parameter(), index=0
+  both = f32[64,512] parameter(), index=1
+  at = s32[] parameter(), index=2
+  part = f32[64,256] slice(both)
+  put = f32[64,64,256] dynamic-update-slice(all, part, at)
+}
+backward {
+  state = [] parameter()
+  count = s32[] get-tuple-element(state), index=0
+  dh = f32[64,256] get-tuple-element(state), index=1
+  xs = f32[64,64,256] get-tuple-element(state), index=2
+  hs = f32[64,64,256] get-tuple-element(state), index=3
+  w = f32[512,256] get-tuple-element(state), index=4
+  dw.1 = f32[256,256] get-tuple-element(state), index=5
+  dw.2 = f32[256,256] get-tuple-element(state), index=6
+  dxs = f32[64,64,256] get-tuple-element(state), index=7
+  one = s32[] constant()
+  x.2 = f32[64,256] dynamic-slice(xs, count), site=2
+  h.2 = f32[64,256] dynamic-slice(hs, count), site=3
+  dot.3 = f32[512,256] fusion(x.2, h.2, dh), calls=product, site=2
+  sum.1 = f32[256,256] fusion(dw.1, dot.3), calls=sum
+  sum.2 = f32[256,256] fusion(dw.2, dot.3), calls=more
+  dot.4 = f32[64,512] dot(dh, w), sums=1x1, op="jit(f)/transpose(jvp())/while/body/dot_general", site=3
+  put.1 = f32[64,64,256] fusion(dxs, dot.4, count), calls=collected
+  dh.2 = f32[64,256] slice(dot.4), site=3
+  next = s32[] add(count, one)
+  result = [] tuple(next, dh.2, xs, hs, w, sum.1, sum.2, put.1)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("gradients", "saved_us"),
+    [
+        (GRADIENTS, 10 + 2 + (20 + 2 + 2) / 2 + 6 + 20 / 2),
+        # The state takes all of it.
+        (GRADIENTS.replace("slice(both)\n  put", "negate(both)\n  put"), 10 + 2 + (20 + 2 + 2) / 2 + 6),
+    ],
+    ids=["a part is collected", "none of it can leave"],
+)
+def test_of_products_that_are_made_together_a_part_leaves_with_its_sum(
+    tmp_path: Path, gradients: str, saved_us: float
+) -> None:
+    text = SCAN.format(rows=64, left="slice", right="dot.2").replace("main {", gradients.strip() + "\nmain {")
+    loop = "  again = [] while(given), calls=backward, config=\"{'known_trip_count':{'n':'64'}}\"\n}"
+    text = text.rstrip().removesuffix("}") + loop + "\n"
+    kernels = (("slice", 2), ("dot.1", 10), ("dot.2", 10), ("tanh", 2))
+    more = (("x.2", 2), ("h.2", 2), ("dot.3", 20), ("sum.1", 6), ("sum.2", 6), ("dot.4", 20), ("put.1", 2))
+    found = findings(launched(tmp_path, text, (*kernels, *more)))
+    assert found["product-in-scan"]["wins_ns"] == pytest.approx(64 * 1000 * saved_us, rel=0.05)
+    # Of the short kernels beside the state, unrolling would fuse those that stay: a sum and what is collected.
+    assert found["sequential-scan"]["wins_ns"] == pytest.approx(64 * 1000 * 0.6 * (6 + 2), rel=0.05)
 
 
 def test_the_product_and_the_slice_for_it_leave_the_loop(tmp_path: Path) -> None:

@@ -52,6 +52,20 @@ def test_the_host_does_not_limit_a_step_that_the_device_nearly_fills_and_a_captu
     assert step_of(operators(works=works_us), Uncaptured(40, 8.1e5, 8e5, 8.2e5)).scale == scale
 
 
+def test_device_work_that_takes_longer_while_captured_than_a_step_does_shrinks_as_a_whole() -> None:
+    """Half of it is left out, which saves half of the session's step."""
+    made, correlation = Made(), 0
+    for _, at in made.steps(110, 4):
+        for index in range(10):
+            correlation += 1
+            begin, works = at + 5 + 10 * index, 20.0 + 50 * (correlation - 1)
+            made.op("aten::mm", begin, begin + 8)
+            made.launch("gemm", (begin + 2, begin + 5), (works, works + 50), correlation)
+    trace = made.trace()
+    step = step_of(trace, Uncaptured(40, 4.5e5, 4.5e5, 4.5e5))
+    assert step.likely_ns(Edit.of_work(trace.device_work[::2])) == pytest.approx(2.25e5, rel=0.01)
+
+
 def with_a_graph(kernels: int) -> Trace:
     """Steps of twenty operators of 40 µs, and a launch of 400 µs of a CUDA graph with so many kernels."""
     made, at, correlation = Made(), 0.0, 0

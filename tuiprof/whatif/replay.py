@@ -421,7 +421,10 @@ class Calibrated:
             # Outside the capture, a step waits for as long as it takes longer than without.
             before = min(placed * replay.step_ns(others), max(before, self.step_ns))
         after = placed * replay.step_ns(edit | others)
-        least = replay.least_ns(edit, overlap=replay is not self.likely)
+        overlap = replay is not self.likely
+        least, whole = (replay.least_ns(one, overlap=overlap) for one in (edit, Edit()))
+        # Where all of it takes longer while captured than a step of the session, so does what remains.
+        least *= min(before / max(whole, 1.0), 1.0)
         return before - max(after, min(before, least))
 
 

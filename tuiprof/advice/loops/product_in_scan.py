@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,6 +47,7 @@ class _Launched:
 
     product: LoopProduct
     rows: Ints  # in order of start
+    sums: Ints  # rows of what adds its results up
 
     def merged(self, trace: Trace, chip: Chip | None, part: int) -> Edit:
         """Return the change in which one product replaces those of all iterations; ``part`` indexes the estimates."""
@@ -61,10 +62,13 @@ class _Launched:
             seconds = max(self.product.operations / rate, self.product.bytes / chip.bytes_per_s)
             whole_ns = max(map(len, each)) * seconds * 1e9 / _OF_PEAK[part]
             keep = min(whole_ns / max(int(trace.lengths(self.rows).sum()), 1), 1.0)
+        moves = self.product.moves
         # Kernels that remain whole take as long as the one product: the others are not launched.
-        return Edit.all_of(
-            Edit.of_work(rows, np.diff(np.floor(np.arange(len(rows) + 1) * keep))) for rows in each
+        merged = Edit.all_of(
+            Edit.of_work(rows, 1 - moves + moves * np.diff(np.floor(np.arange(len(rows) + 1) * keep)))
+            for rows in each
         )
+        return merged if (merged.keep == 1).all() else merged | Edit.of_work(self.sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,17 @@ class _Moved:
 
     products: list[_Launched]  # the product first
     slices: Ints  # rows
+    parts: list[
+        tuple[Ints, float]
+    ]  # rows of what gets those of products that leave in part, and which part does
 
     def edit(self, trace: Trace, chip: Chip | None, part: int) -> Edit:
         """Return the change; ``part`` indexes the estimates."""
         merged = Edit.all_of(one.merged(trace, chip, part) for one in self.products)
-        return merged if merged.keep.all() else merged | Edit.of_work(self.slices)
+        parts = (Edit.of_work(rows, 1 - moves) for rows, moves in self.parts)
+        return (
+            merged if (merged.keep == 1).all() else Edit.all_of((merged, Edit.of_work(self.slices), *parts))
+        )
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -98,21 +108,35 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 def _moved(program: Program, rows_of: Mapping[str, Ints], memory: int | None) -> Iterator[_Moved]:
     """Yield the products of a program that move out of their loops, if their results fit into the memory."""
     groups = list(shared_products(program))
-    moving = {one.carrier.id for same in groups for one in same}
+    moving = {one.carrier.id for same in groups for one in same if one.moves == 1}
     for same in groups:
         stacked = max(one.result_bytes * one.trips for one in same if not one.backward)
-        launched = [_Launched(one, rows_of[one.carrier.name]) for one in same if one.carrier.name in rows_of]
+        launched = [
+            _Launched(one, rows_of[one.carrier.name], _rows(rows_of, one.sums))
+            for one in same
+            if one.carrier.name in rows_of
+        ]
         if not launched or launched[0].product.backward:
             continue  # it is of a loop that did not run
         if memory is not None and stacked > _OF_MEMORY * memory:
             continue
-        slices = [
-            rows_of[name]
+        slices = {name for one in same for name, users in one.slices.items() if users <= moving}
+        parts = [
+            (
+                _rows(rows_of, [name for name, users in one.slices.items() if users <= {one.carrier.id}]),
+                one.moves,
+            )
             for one in same
-            for name, users in one.slices.items()
-            if users <= moving and name in rows_of
+            if one.moves < 1
         ]
-        yield _Moved(launched, np.concatenate([launched[0].rows[:0], *slices]))
+        yield _Moved(launched, _rows(rows_of, sorted(slices)), parts)
+
+
+def _rows(rows_of: Mapping[str, Ints], names: Iterable[str]) -> Ints:
+    """Return the rows of some launches that ran."""
+    return np.concatenate(
+        [np.empty(0, dtype=np.int64), *(rows_of[name] for name in names if name in rows_of)]
+    )
 
 
 def _finding(trace: Trace, evidence: Evidence, kind: Shared, chosen: list[_Moved]) -> Finding:

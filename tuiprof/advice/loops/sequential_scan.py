@@ -180,7 +180,7 @@ def _scans(program: Program, rows_of: Mapping[str, Ints]) -> Iterator[_Scan]:
     if not found:
         return
     moving = [one for same in shared_products(program) for one in same]
-    shared = {one.carrier.name for one in moving} | {name for one in moving for name in one.slices}
+    shared = {name for one in moving for name in (one.carrier.name, *one.slices, *one.sums)}
     needs = needs_of(program)
     for loop in found:
         mine = {name: rows_of[name] for name in loop.launched if name in rows_of}

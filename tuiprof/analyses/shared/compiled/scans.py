@@ -42,6 +42,11 @@ class LoopProduct:
     #: What the loop launches to get its operands from inputs that never change, such as a slice, each by name with the
     #: numbers of the instructions that use it.
     slices: Mapping[str, frozenset[int]]
+    loop: int  # number of the loop that it is in
+    sums: tuple[str, ...] = ()  # names of what the loop launches to add its results up, one for each sum
+    #: Share of it that a product after the loop replaces: the compiler makes products with one operand in common in
+    #: one, and some of their results may stay in the loop.
+    moves: float = 1.0
 
     @property
     def backward(self) -> bool:
@@ -60,15 +65,29 @@ def loop_products(program: Program) -> Iterator[LoopProduct]:
 def shared_products(program: Program) -> Iterator[list[LoopProduct]]:
     """Yield the products that all iterations can share, each with those of its gradients that then can, too.
 
-    They have the source of the product; where that has to stay in the loop, so have they.
+    They have the source of the product; where that has to stay in the loop, so have they. Of one that was made together
+    with others, only a part is counted.
     """
     by_site = defaultdict[int, list[LoopProduct]](list)
-    for one in loop_products(program):
+    every = list(loop_products(program))
+    for one in every:
         by_site[one.instruction.site or one.instruction.id].append(one)
     for same in by_site.values():
         forward = [one for one in same if not one.backward]
         if forward and all(one.shared for one in forward):
-            yield [*forward, *(one for one in same if one.backward and one.shared)]
+            backward = [_of_one_weight(one) for one in same if one.backward and one.shared and one.moves == 1]
+            # The gradient of its input has the source of another product, if it was made together with that one's.
+            loops = {one.loop for one in backward if one.moves < 1}
+            inputs = [
+                one for one in every if one.backward and one.shared and one.moves < 1 and one.loop in loops
+            ]
+            yield [*forward, *backward, *inputs]
+
+
+def _of_one_weight(one: LoopProduct) -> LoopProduct:
+    """Return the part of a product that makes the gradient of one weight, where it makes those of several."""
+    count = len(one.sums)
+    return replace(one, moves=1 / count, sums=one.sums[:1]) if count > 1 else one
 
 
 def trips_of(loop: Instruction) -> int:
@@ -181,6 +200,9 @@ class Body:
             shared = "before"
         elif collected and (any(weights) or summed):
             shared = "after"
+        moves = 1.0
+        if not shared and any(weights) and 0 < (part := self._collected_part(one, collect)) < 1:
+            shared, moves = "after", part
         shape, dtype = flow.result(one)
         result = prod(shape) * size_of(dtype)
         moved = [prod(side.shape) * size_of(side.dtype) for side in sides]
@@ -200,7 +222,31 @@ class Body:
                 for name, users in flow.launched.items()
                 if carrier.id in users and not self.takes[self._by_name[name]] & ~known
             },
+            self.loop.id,
+            tuple(self._sums(gives, carrier)) if shared == "after" and summed else (),
+            moves,
         )
+
+    def _collected_part(self, product: Instruction, collect: int) -> float:
+        """Return the share of a product's result that the loop only collects, if all that uses it takes a slice."""
+        slices, left = list[Instruction](), [product.id]
+        for at in left:
+            for user in self.flow.users.get(at, ()):
+                if self.nodes[user].opcode == "slice":
+                    slices.append(self.nodes[user])
+                elif self.nodes[user].opcode in ("convert", "reduce"):  # the sum of a product made in parts
+                    left.append(user)
+                else:
+                    return 0.0
+        collected = [one for one in slices if self.gives[one.id] and not self.gives[one.id] & ~collect]
+        return sum(one.elements for one in collected) / max(sum(one.elements for one in slices), 1)
+
+    def _sums(self, elements: int, product: Instruction) -> Iterator[str]:
+        """Yield the names of what is launched for each of some sums, beside the product itself."""
+        for index, at in enumerate(self.results):
+            carrier = self.flow.carrier[self.flow.same(at)]
+            if elements >> index & 1 and carrier.id != product.id:
+                yield carrier.name
 
     @cached_property
     def _by_name(self) -> Mapping[str, int]:
