@@ -51,7 +51,11 @@ class LoopProduct:
     @property
     def backward(self) -> bool:
         """Whether it is part of a gradient."""
-        return "transpose(" in self.instruction.op_name
+        return _is_gradient(self.instruction)
+
+
+def _is_gradient(instruction: Instruction) -> bool:
+    return "transpose(" in instruction.op_name
 
 
 def loop_products(program: Program) -> Iterator[LoopProduct]:
@@ -201,7 +205,13 @@ class Body:
         elif collected and (any(weights) or summed):
             shared = "after"
         moves = 1.0
-        if not shared and any(weights) and 0 < (part := self._collected_part(one, collect)) < 1:
+        # A script can take a gradient apart, but not a product of the state that it writes as one.
+        if (
+            not shared
+            and _is_gradient(one)
+            and any(weights)
+            and 0 < (part := self._collected_part(one, collect)) < 1
+        ):
             shared, moves = "after", part
         shape, dtype = flow.result(one)
         result = prod(shape) * size_of(dtype)
