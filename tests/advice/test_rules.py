@@ -258,6 +258,15 @@ def test_a_chain_of_elementwise_operators_is_one_kernel() -> None:
     assert finding(gpu_bound(("aten::linear", GEMM, 300), *broken), "elementwise-chain") is None
 
 
+def test_copies_of_far_larger_tensors_in_a_chain_stay() -> None:
+    """As where keys and values are repeated for each head after a word's own were rotated."""
+    chain = [("aten::mul", ELEMENTWISE, 9.0)] * 8 + [("aten::reshape", "direct_copy_kernel_cuda", 900.0)] * 2
+    row = found(gpu_bound(("aten::linear", GEMM, 300), *chain), "elementwise-chain")
+    assert row["wins_ns"] == pytest.approx(
+        8 * 9_000 - 9_000, rel=0.02
+    )  # one product of two tensors takes 9 µs
+
+
 @pytest.mark.parametrize(
     "operators",
     [

@@ -295,6 +295,8 @@ _MIN_PART: Final = (0.1, 0.3, 0.0)
 #: reads and writes it once. Copies by the same operator are probably of several tensors. At best, what reads the tensor
 #: makes them.
 _COPIED: Final = (1.0, 1.5, 0.5)
+#: Copies that take so many times as long as most passes of a region are of larger tensors.
+_LARGER: Final = 4.0
 #: Host time of a call and of its backward, ns: for one operator, and for a compiled function, which has guards.
 OPERATOR_NS: Final = (20_000.0, 40_000.0, 10_000.0)
 COMPILED_NS: Final = (75_000.0, 150_000.0, 30_000.0)
@@ -331,7 +333,11 @@ def fused(
     call = np.maximum(calls.call_of_work, 0)
     lengths = trace.lengths(trace.device_work).astype(np.float64)
     mine = np.flatnonzero(known & forward[call])
-    tensor_ns = _upper_quartiles(region_of[call[mine]], pass_ns(trace)[mine], len(regions))
+    passes_ns = pass_ns(trace)
+    tensor_ns = _upper_quartiles(region_of[call[mine]], passes_ns[mine], len(regions))
+    # A few copies of far larger tensors are no part of the passes over the others.
+    is_larger = known & (region_of[call] >= 0) & calls.works_of(COPY)
+    is_larger &= passes_ns > _LARGER * tensor_ns[region_of[call]]
     edits = []
     copies = calls.work_count_of(~calls.works_of(COPY)) == 0
     of_copies = np.array([copies[region.busy].all() for region in regions])
@@ -348,7 +354,8 @@ def fused(
             left = np.where(
                 of_copies,
                 copied * _longest_operator_ns(calls, region_of, part, len(regions)),
-                passes * times * tensor_ns,
+                passes * times * tensor_ns
+                + copied * _longest_operator_ns(calls, region_of, part, len(regions), is_larger),
             )
             left = np.maximum(left, _SHORTEST_NS)
             keep = np.clip(left / np.maximum(total, 1.0), least_part, 1.0)
@@ -374,15 +381,21 @@ def pass_ns(trace: Trace) -> Floats:
     return trace.lengths(work) / np.where(binary, _BINARY, _UNARY)
 
 
-def _longest_operator_ns(calls: Calls, region_of: Ints, part: Mask, count: int) -> Floats:
-    """Return the device time of the operator that takes longest in each region, all its calls together, ns."""
+def _longest_operator_ns(
+    calls: Calls, region_of: Ints, part: Mask, count: int, works: Mask | None = None
+) -> Floats:
+    """Return the device time of the operator that takes longest in each region, all its calls together, ns.
+
+    ``works`` are those of its device work that count; None = all.
+    """
+    work_ns = calls.work_ns if works is None else calls.work_ns_of(works)
     chosen = np.flatnonzero(part)
     codes = len(calls.trace.names)
     of_one, number = np.unique(
         region_of[chosen].astype(np.int64) * codes + calls.codes[chosen], return_inverse=True
     )
     longest = np.zeros(count)
-    np.maximum.at(longest, of_one // codes, np.bincount(number, weights=calls.work_ns[chosen]))
+    np.maximum.at(longest, of_one // codes, np.bincount(number, weights=work_ns[chosen]))
     return longest
 
 
