@@ -74,11 +74,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not found:
         return
     which = calls.with_backward(calls.mask(*(one.calls for one in found)))
-    took_ns = calls.took_ns
-    share = took_ns[which].sum() / max(took_ns.sum(), 1)
+    share = calls.share_of_time(which)
     if share < MIN_SHARE:
         return
-    largest = max(found, key=lambda one: int(took_ns[one.calls].sum()))
+    largest = max(found, key=lambda one: int(calls.took_ns[one.calls].sum()))
     router, event = largest.router, int(calls.rows[largest.calls[0]])
     sure: Sure = "high" if router.chosen else "low"
     needs = f"a row needs {router.chosen} of them" if router.chosen else "a mask leaves some of them out"
@@ -106,8 +105,7 @@ def _on_device(trace: Trace) -> bool:
 
 def _edits(calls: Calls, found: list[_Mixture]) -> Iterator[Edit]:
     """Yield the edits in which experts compute only their rows: likely, least and most."""
-    on_device = _on_device(calls.trace)
-    of_weights = _OF_WEIGHTS_ON_DEVICE if on_device else _OF_WEIGHTS
+    of_weights = _OF_WEIGHTS_ON_DEVICE if _on_device(calls.trace) else _OF_WEIGHTS
     for at, (of_share, weights) in enumerate(zip(_OF_SHARE, of_weights, strict=True)):
         keep = np.ones(len(calls.rows))
         for one in found:
@@ -115,8 +113,7 @@ def _edits(calls: Calls, found: list[_Mixture]) -> Iterator[Edit]:
             few = 1 / one.router.experts
             mine = calls.with_backward(calls.mask(one.calls))
             keep[mine] = np.minimum(keep[mine], one.stays(of_share, weights, ((1 + few) / 2, 1.0, few)[at]))
-        # On a device as many kernels are launched.
-        yield calls.edit(keep < 1, 1.0 if on_device else keep, np.append(keep, 1.0)[calls.call_of_work])
+        yield calls.shortened(keep)
 
 
 def _mixtures(calls: Calls) -> Iterator[_Mixture]:

@@ -80,7 +80,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "medium",
         "the backward pass computes the gradient of a weight that is the result of an addition, and only what is added "
         "to it learns",
-        *EditRange(*(calls.edit(keep < 1, 1.0, np.append(keep, 1.0)[calls.call_of_work]) for keep in keeps)),
+        *EditRange(*map(calls.shortened, keeps)),
         event=first,
     )
 

@@ -63,8 +63,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not found:
         return
     which = calls.with_backward(calls.mask(*([*one.calls, *one.picks] for one in found)))
-    took_ns = calls.took_ns
-    share = took_ns[which].sum() / max(took_ns.sum(), 1)
+    share = calls.share_of_time(which)
     if share < MIN_SHARE:
         return
     on_device = bool(len(trace.device_work))
@@ -88,12 +87,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "head(x)[mask]; in Transformers, model(…, logits_to_keep=1)",
         "high",
         "the shapes of the product and of what is picked; nothing else uses its result",
-        *EditRange(
-            *(
-                calls.edit(keep < 1, 1.0 if on_device else keep, np.append(keep, 1.0)[calls.call_of_work])
-                for keep in keeps
-            )
-        ),
+        *EditRange(*map(calls.shortened, keeps)),
         event=event,
     )
 

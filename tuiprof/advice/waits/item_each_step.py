@@ -25,7 +25,7 @@ _LATER: Final = (
     "keep the value on the device and read it every N steps (sum on the device, one .item() when logging), or copy it "
     "to pinned memory with non_blocking=True and read it a step later"
 )
-_WITH_LOOPS: Final = ", in a row, with a loop that computes these values or handles them one by one"
+_WITH_LOOPS: Final = ", one by one, as a loop computes or handles these values"
 _RARELY: Final = (
     "compute, read and log these values only every N steps, or a few of all of them: torch._foreach_norm computes the "
     "norms of a list of tensors, torch.stack makes one tensor of them, and one .tolist() reads it"
