@@ -16,6 +16,7 @@ from tests.advice.products.one_step import Call, step_of
 Q, KEYS, V, SCORES, ROWS = [4, 512, 32], [4, 32, 512], [4, 512, 32], [4, 512, 512], [4, 512, 1]
 FIRST: Call = ("matmul", [Q, KEYS])
 SECOND: Call = ("matmul", [SCORES, V])
+SUM: Call = ("sum", [SCORES, [], []], ["", "[-1]", "False"])
 
 
 def kept(rows: int, inner: int, columns: int, narrow: int) -> tuple[float, float]:
