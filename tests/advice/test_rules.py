@@ -918,7 +918,7 @@ def test_collections_outside_of_the_capture_are_priced_by_the_session() -> None:
     row = found(trace, "garbage-collector")
     assert (
         row["what"]
-        == "Python's garbage collector takes 800 µs a step on average, as about 40.0 ms every 50 steps"
+        == "Python's garbage collector takes 800 µs a step on average: about 40.0 ms every 50 steps"
     )
     assert row["wins_ns"] == pytest.approx(800_000)
     assert row["wins_low_ns"] == pytest.approx(800_000 * (1 - 20**-0.5))

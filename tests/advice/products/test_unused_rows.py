@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from analyses.made import BACKWARD
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.advice.findings import finding, found
-from tests.advice.products.one_step import Call, step_of
+from tests.advice.host_ahead import Steps
+from tests.advice.products.one_step import ELEMENTWISE, GEMM, Call, step_of
 
 BATCH, LENGTH, WORDS = 64, 128, 32_000
 SCORES = [BATCH, LENGTH, WORDS]
@@ -69,6 +71,31 @@ def test_rows_are_picked_in_many_ways(calls: list[Call], used: int) -> None:
     assert f"of which {used:,} are used".replace(",", " ") in row["what"].replace("\u202f", " ").replace(
         "\xa0", " "
     )
+
+
+def test_only_shapes_that_count_rows_are_sure() -> None:
+    """A mask has an element for each row, and what follows may be made of something else."""
+    flat = [BATCH * LENGTH, WORDS]
+    view: Call = ("view", [SCORES, []], [], 0)
+    soon: Call = ("argmax", [[78, WORDS]], [], 9)
+    masked: Call = ("index", [flat, [[BATCH * LENGTH]]], [], 9)
+    assert found(step_of(HEAD, view, masked, soon), "unused-rows")["sure"] == "medium"
+    assert found(step_of(HEAD, LAST, LOSS), "unused-rows")["sure"] == "high"
+    numbered = [("index_select", [flat, [], [count]], [], 9) for count in (77, 78)]
+    assert finding(step_of(HEAD, view, numbered[0], soon), "unused-rows") is None, "not of these rows"
+    assert found(step_of(HEAD, view, numbered[1], soon), "unused-rows")["sure"] == "high"
+
+
+@pytest.mark.parametrize("elsewhere", [0, 30])
+def test_calls_of_other_threads_hide_no_use(elsewhere: int) -> None:
+    steps = Steps()
+    for _ in steps.each():
+        steps.op("aten::linear", ((GEMM, 1000),), dims=HEAD[1])
+        steps.op("aten::select", dims=LAST[1], values=LAST[2])
+        for _ in range(elsewhere):
+            steps.op("aten::add", dims=[[4], [4]], track=BACKWARD)
+        steps.op("aten::exp", ((ELEMENTWISE, 100),), dims=[SCORES])
+    assert finding(steps.trace(), "unused-rows") is None
 
 
 def test_its_backward_pass_goes_with_it() -> None:

@@ -118,9 +118,10 @@ def _edits(calls: Calls, found: list[_Mixture]) -> Iterator[Edit]:
 
 def _mixtures(calls: Calls) -> Iterator[_Mixture]:
     """Yield mixtures of experts that compute all rows; of those with several routers, by one that tells how many."""
-    seen = set[int]()
+    seen, known = set[int](), dict[int, Arguments]()
+    products = np.cumsum(np.append(0, calls.trace.named(_PRODUCTS.pattern, calls.rows) & ~calls.backward))
     for router in sorted(_routers(calls), key=lambda router: (router.chosen == 0, router.call)):
-        found = _mixture(calls, router)
+        found = _mixture(calls, router, products, known)
         if found is not None and int(found.calls[0]) not in seen:
             seen.add(int(found.calls[0]))
             yield found
@@ -145,15 +146,22 @@ def _routers(calls: Calls) -> Iterator[_Router]:
             yield _Router(index, prod(scores[:-1]), scores[-1], chosen)
 
 
-def _mixture(calls: Calls, router: _Router) -> _Mixture | None:
-    """Return the experts after a router, or before it, if they compute all rows, and their results are weighted."""
+def _mixture(calls: Calls, router: _Router, products: Ints, known: dict[int, Arguments]) -> _Mixture | None:
+    """Return the experts after a router, or before it, if they compute all rows, and their results are weighted.
+
+    ``products`` counts those before each call, and ``known`` keeps arguments that were read for another router.
+    """
     reach = _CALLS_AROUND + _CALLS_EACH * router.experts
     last = len(calls.rows) - 1
     for low, high in ((router.call, router.call + reach), (router.call - reach, router.call + _CALLS_AROUND)):
         near = np.arange(max(low, 0), min(high, last) + 1)
+        if products[near[-1] + 1] - products[near[0]] < router.experts:
+            continue
         near = near[(calls.tracks[near] == calls.tracks[router.call]) & ~calls.backward[near]]
-        known = arguments_of(calls, near[calls.steps[near] == calls.steps[router.call]])
-        if (found := _experts(calls, known, router)) is not None:
+        near = near[calls.steps[near] == calls.steps[router.call]]
+        known |= arguments_of(calls, near[[index not in known for index in near.tolist()]])
+        around = {index: known[index] for index in near.tolist() if index in known}
+        if (found := _experts(calls, around, router)) is not None:
             return found
     return None
 

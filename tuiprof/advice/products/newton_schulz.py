@@ -1,4 +1,4 @@
-"""Muon makes updates orthogonal by products of the longer side of a matrix, or scales and adds their results apart."""
+"""Muon multiplies along the longer side of matrices, or scales and adds the products in separate operators."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _of_longer_side(trace: Trace, evidence: Evidence, matrices: list[_Matrix]) -
     known = all(one.known for one in matrices)
     ratio = f"{longest.ratio:.1f} times"
     yield Finding(
-        f"the optimizer multiplies matrices of the longer side of {_count(evidence, matrices)}, which is "
+        f"Newton-Schulz iterations of {_count(evidence, matrices)} multiply along the longer side, "
         f"{'' if known else 'about '}{ratio} the shorter one: {format_rough_share(share)} of the time of all operators",
         evidence.function_of(event)
         or evidence.place_by_share(which)

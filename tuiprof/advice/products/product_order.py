@@ -135,11 +135,12 @@ def _pairs(calls: Calls) -> Iterator[_Pair]:
     found.sort(key=lambda pair: -int(took_ns[list(pair)].sum()))
     found = sorted(found[:_LOOKED_AT])
     known = products_of(calls, np.unique(np.array(found, dtype=np.int64)))
+    in_order = sorted(known)
     for first, second in found:
         one, two = known.get(first), known.get(second)
         if one is None or two is None:
             continue
-        until = next((at for at in sorted(known) if at > first and known[at] == one), len(calls.rows))
+        until = next((at for at in in_order if at > first and known[at] == one), len(calls.rows))
         if until > second and (pair := _chain(first, second, one, two, until)) is not None:
             yield pair
 
