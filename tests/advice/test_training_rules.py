@@ -1661,7 +1661,7 @@ def test_frames_of_speech_are_padded_like_texts() -> None:
     assert row["wins_ns"] == found(padded(), "padded-batches")["wins_ns"]
 
 
-@pytest.mark.parametrize(("frames", "advised"), [(4, True), (0, False)])
+@pytest.mark.parametrize(("frames", "advised"), [(4, True), (1, False), (0, False)])
 def test_what_is_embedded_beside_frames_is_shorter_text(frames: int, advised: bool) -> None:
     trace = padded(seen=replace(HALF, frames=frames))
     with_arguments(trace, lambda _: {"Input Dims": [[400, 8], [16, 30], [], [], []]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import UserDict
 from collections.abc import Callable
 from typing import Any
@@ -429,6 +430,54 @@ def test_padded_frames(make: Callable[[], Any]) -> None:
     assert found.longest < 8 * 70
 
 
+def with_weights() -> dict[str, Any]:
+    batch = masked()
+    return {**batch, "weights": torch.rand(16, 128) * batch["mask"]}
+
+
+def whole_beside_numbers() -> dict[str, Any]:
+    """Texts that use the whole width, with their mask, and numbers that are not padded."""
+    tokens = ids(16, 128, torch.full((16,), 128))
+    return {"ids": tokens, "mask": torch.ones_like(tokens), "numbers": torch.randn(16, 128)}
+
+
+@pytest.mark.parametrize("make", [with_weights, whole_beside_numbers])
+def test_texts_with_a_number_for_each_word_stay_texts(make: Callable[[], Any]) -> None:
+    found = looked_at(make)
+    assert found is not None
+    assert (found.frames, found.width) == (0, 8 * 128)
+    assert is_padding(found) == (make is with_weights)
+
+
+def test_sequences_without_padding_count_once_others_are_padded() -> None:
+    whole = (torch.randn(8, 120, 20), torch.full((8,), 120))
+    assert looked_at(lambda: whole) is None
+    batches = iter([whole, whole, frames(), frames(), whole])
+    found = looked_at(lambda: next(batches), 5)
+    assert found is not None
+    assert (found.batches, found.frames, found.full, found.width) == (5, 5, 3, 5 * 120)
+
+
+def test_what_takes_long_to_compare_is_left_alone() -> None:
+    wide = torch.zeros(2, 64, 80_000)
+    wide[:, :5] = 1
+    assert looked_at(lambda: (wide[:, :, :80].contiguous(), torch.tensor([5, 5])), 1) is not None
+    assert looked_at(lambda: (wide, torch.tensor([5, 5])), 1) is None
+
+
+def test_the_lengths_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def unpack(format_: str, view: Any) -> Any:
+        read.append(format_)
+        return struct.unpack(format_, view)
+
+    monkeypatch.setattr("tuiprof.probe.frameworks.frames.unpack", unpack)
+    mask = (torch.arange(120) < torch.arange(50, 58)[:, None]).contiguous()
+    looked_at(lambda: [mask, *(torch.randn(8, 120, 120) for _ in range(5))], 1)
+    assert read == ["960B"]
+
+
 def test_samples_of_sound_are_padded_too() -> None:
     speech, long = frames()
     found = looked_at(lambda: (speech[..., 0].contiguous(), long), 3)
@@ -469,12 +518,23 @@ def test_other_numbers_are_not_padded_frames(make: Callable[[], Any]) -> None:
     assert found is None or not is_padding(found)
 
 
-@pytest.mark.parametrize(("width", "cut"), [(120, False), (60, False), (69, True)])
-def test_models_may_get_frames_that_the_script_has_cut_or_stacked(width: int, cut: bool) -> None:
+@pytest.mark.parametrize(
+    ("shape", "cut"),
+    [
+        ((8, 120, 20), False),
+        ((8, 60, 20), False),
+        ((120, 8, 20), False),
+        ((8, 69, 20), True),
+        ((8, 69, 120), True),
+        ((8, 69, 60), True),
+    ],
+    ids=["whole", "stacked", "time first", "cut", "as many features", "half as many features"],
+)
+def test_models_may_get_frames_that_the_script_has_cut_or_stacked(shape: tuple[int, ...], cut: bool) -> None:
     steps = Steps(lambda *_: None)
     batches = Batches(steps)
     batches.look(frames())
-    batches.given((torch.zeros(8, width, 20), torch.zeros(8, dtype=torch.int64)), {})
+    batches.given((torch.zeros(shape), torch.zeros(8, dtype=torch.int64)), {})
     assert steps.out[-1][1]["cut"] == cut
 
 

@@ -63,7 +63,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     without = trace.named(_WITHOUT_PADDING, trace.device_work).any() or len(trace.operators(_WITHOUT_PADDING))
     calls = evidence.calls
-    if without or _is_cut(trace, seen) or _makes_more(calls):
+    frames = seen.frames == seen.batches
+    if without or _is_cut(trace, seen, frames) or _makes_more(calls):
         return
     chosen, work = _of_tokens(calls, evidence)
     rows = work if len(work) else calls.rows[chosen]
@@ -79,7 +80,6 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         _shortened(calls, chosen, work, used, used**2, used),
     )
     width, longest = (format_count(round(total / seen.batches)) for total in (seen.width, seen.longest))
-    frames = seen.frames == seen.batches
     kind, one = ("frames", "sequence") if frames else ("tokens", "text")
     padding = (
         f"torch.nn.utils.rnn.pad_sequence in collate_fn, with frames up to a multiple of {multiple}"
@@ -117,15 +117,15 @@ def is_padding(seen: BatchPadding) -> bool:
     return seen.masked == seen.batches or (not seen.full and varied)
 
 
-def _is_cut(trace: Trace, seen: BatchPadding) -> bool:
+def _is_cut(trace: Trace, seen: BatchPadding, frames: bool) -> bool:
     """Whether the script shortens its batches itself, as far as shapes were recorded."""
+    if frames:
+        return False  # what is embedded is text beside them
     widths = [
         given.dims[1][1]
         for _, given in arguments(trace, trace.operators("^aten::embedding$"))
         if len(given.dims) > 1 and isinstance(given.dims[1], list) and len(given.dims[1]) == 2
     ]
-    if seen.frames:
-        return False  # what is embedded is text beside them
     known = [width for width in widths if isinstance(width, int)]
     return bool(known) and max(known) * seen.batches < (1 + MAX_USED) / 2 * seen.width
 

@@ -18,7 +18,7 @@ from typing import Any, Callable, NamedTuple
 from ..events import RECORD
 from ..isolation import raised_by_signal_handler
 from ..steps.counting import Steps
-from .frames import frames_in
+from .frames import Frames, frames_in
 
 #: Steps from which on the next batch is looked at. A process without steps has no log.
 _AT = (1, 2, 4, 8, 12, 18, 26, 60)
@@ -52,8 +52,11 @@ class Batches:
         self._read: Callable[[int, int, int], memoryview] | None = None
         self._batches = self._width = self._longest = self._masked = self._full = self._most = 0
         self._frames = 0
+        self._whole: list[
+            _Padding
+        ] = []  # batches that are frames without padding, if others turn out to be frames
         self._least = _NEVER
-        self._widths: set[int] = set()
+        self._widths: set[tuple[int, int]] = set()  # what models may get: a dimension of time, and its length
         self._cut: bool | None = None  # None = no model was called on tokens in a capture
 
     def look(self, batch: Any) -> None:
@@ -72,6 +75,16 @@ class Batches:
             return
         if found is None:
             return
+        if found.frames is not None:
+            if not (found.unused or self._frames):
+                self._whole.append(found)
+                return
+            while self._whole:
+                self._add(self._whole.pop())
+        self._add(found)
+        self._record(n)
+
+    def _add(self, found: _Padding) -> None:
         used = found.width - found.unused
         self._batches += 1
         self._width += found.width
@@ -79,12 +92,13 @@ class Batches:
         self._masked += found.masked
         self._full += not found.unused
         self._least, self._most = min(self._least, used), max(self._most, used)
-        self._frames += found.frames
-        self._widths.update(range(found.width - 1, found.width + 2))  # next words are the targets of words
-        if found.frames:  # several of which may be one for the model
-            stacked = (found.width // part for part in _STACKED)
-            self._widths.update(width for width in stacked if width >= _MIN_WIDTH)
-        self._record(n)
+        axis = found.frames.axis if found.frames is not None else 1
+        for width in range(found.width - 1, found.width + 2):  # next words are the targets of words
+            self._widths.update(((0, width), (axis, width)))  # some models take the time first
+        if found.frames is not None:  # several of which may be one for the model
+            self._frames += 1
+            widths = (found.width // part for part in _STACKED)
+            self._widths.update((axis, width) for width in widths if width >= _MIN_WIDTH)
 
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record if models get fewer columns than the batches have, as the script cuts them itself."""
@@ -98,18 +112,9 @@ class Batches:
                 tensors = [
                     value for value in chain(_values(args), _values(kwargs)) if type(value) is torch.Tensor
                 ]
-                if any(not self._widths.isdisjoint(tensor.shape) for tensor in tensors):
+                if any(not self._widths.isdisjoint(enumerate(tensor.shape)) for tensor in tensors):
                     self._cut = False
-                elif self._cut is None and any(
-                    1 < len(tensor.shape) < 3 + bool(self._frames)
-                    and tensor.shape[1] > 1
-                    and (
-                        tensor.dtype.is_floating_point
-                        if self._frames
-                        else tensor.dtype in (torch.int64, torch.int32)
-                    )
-                    for tensor in tensors
-                ):
+                elif self._cut is None and any(self._may_be_cut(tensor, torch) for tensor in tensors):
                     self._cut = True
                 else:
                     return
@@ -118,6 +123,13 @@ class Batches:
                 raise
             return
         self._record(self._steps.n)
+
+    def _may_be_cut(self, tensor: Any, torch: Any) -> bool:
+        """Whether a tensor of another width may be what the script has made of a batch."""
+        frames = self._frames == self._batches
+        if len(tensor.shape) not in ((2, 3) if frames else (2,)) or tensor.shape[1] < 2:
+            return False
+        return bool(tensor.dtype.is_floating_point if frames else tensor.dtype in (torch.int64, torch.int32))
 
     def _record(self, n: int) -> None:
         sums = {"batches": self._batches, "width": self._width, "longest": self._longest}
@@ -144,9 +156,6 @@ class Batches:
             torch.bool: "B",
         }
         values = list(islice(_values(batch), _MAX_VALUES))
-        frames = frames_in(values, torch, self._read)
-        if frames is not None:
-            return _Padding(frames.width, frames.width - frames.longest, True, True)
         by_width: dict[int, list[_Table]] = {}
         has_pictures = False
         for value in values:
@@ -160,10 +169,13 @@ class Batches:
                 table = self._table(value, torch, formats[dtype])
                 if table is not None:
                     by_width.setdefault(table.width, []).append(table)
-        if not by_width:
-            return None
         found = [_padding_of(by_width[width]) for width in sorted(by_width, reverse=True)]
         tokens = [one for one in found if one is not None]
+        frames = frames_in(values, torch, self._read)
+        if frames is not None and not (tokens and _are_beside(tokens, frames)):
+            return _Padding(frames.width, frames.width - frames.longest, True, frames)
+        if not by_width:
+            return None
         if has_pictures or not tokens:
             return _Padding(max(by_width), 0, False)
         return next((one for one in tokens if one.masked), tokens[0])
@@ -195,7 +207,7 @@ class _Padding(NamedTuple):
     width: int
     unused: int  # number of columns that are padding in all rows
     masked: bool  # a mask has the length of each row, or the lengths are beside
-    frames: bool = False  # sequences of numbers
+    frames: Frames | None = None  # sequences of numbers
 
 
 class _Table(NamedTuple):
@@ -350,6 +362,11 @@ def _values(batch: Any, depth: int = 0) -> Iterator[Any]:
             yield value
         else:
             yield from _values(value, depth + 1)
+
+
+def _are_beside(tokens: list[_Padding], frames: Frames) -> bool:
+    """Whether numbers may belong to the tokens: there is one for each, or no padding of them was seen."""
+    return not frames.seen or (not frames.features and any(one.width == frames.width for one in tokens))
 
 
 def _padding_of(tables: list[_Table]) -> _Padding | None:

@@ -14,6 +14,8 @@ _SAMPLE = 8
 _MIN_WIDTH = 32
 #: A longer mask would take too long to read.
 _MAX_CELLS = 1 << 18
+#: A longer padding, of one row, would take too long to compare.
+_MAX_BYTES = 1 << 24
 #: In this part of the rows, the last frame may look like padding: silence.
 _SILENT = 0.25
 _READ = 0x100  # PyBUF_READ
@@ -26,11 +28,18 @@ class Frames(NamedTuple):
 
     width: int  # what they are padded to
     longest: int
+    axis: int  # the dimension of time
+    features: bool  # a frame has several numbers
+    seen: (
+        bool  # there is padding behind the lengths; else all sequences are whole, if these are lengths at all
+    )
 
 
 def frames_in(values: Sequence[Any], torch: Any, read: Read) -> Frames | None:
     """Return the padding of sequences of numbers with their lengths, or a mask, beside; None = there are none."""
     plain = [value for value in values if type(value) is torch.Tensor]
+    known: dict[tuple[int, int], list[list[int]]] = {}  # lengths, by the number of rows and the width
+    whole = None
     for value in plain:
         shape = tuple(value.shape)
         if len(shape) not in (2, 3) or shape[0] < 2 or not value.dtype.is_floating_point:
@@ -39,16 +48,21 @@ def frames_in(values: Sequence[Any], torch: Any, read: Read) -> Frames | None:
         if view is None:
             continue
         for axis in range(1, len(shape)):
-            width = shape[axis]
+            rows, width = shape[0], shape[axis]
             if width < _MIN_WIDTH:
                 continue
             # Before the axis of time there may be features, and behind it.
             lines = shape[1] if axis == 2 else 1
             size = value.element_size() * (shape[2] if len(shape) == 3 and axis == 1 else 1)
-            for lengths in _lengths(plain, shape[0], width, torch, read):
-                if _are_padded(view, lines, width, size, lengths):
-                    return Frames(width, max(lengths))
-    return None
+            if (rows, width) not in known:
+                known[rows, width] = _lengths(plain, rows, width, torch, read)
+            for lengths in known[rows, width]:
+                found = Frames(width, max(lengths), axis, len(shape) == 3, min(lengths) < width)
+                if not found.seen:
+                    whole = whole or found
+                elif _are_padded(view, lines, width, size, lengths):
+                    return found
+    return whole
 
 
 def _memory(tensor: Any, torch: Any, read: Read) -> memoryview | None:
@@ -106,6 +120,8 @@ def _are_padded(view: memoryview, lines: int, width: int, size: int, lengths: li
     """Whether the columns behind the lengths have one value, in some rows, and those before others."""
     rows = len(lengths)
     shortest, longest = lengths.index(min(lengths)), lengths.index(max(lengths))
+    if (width - lengths[shortest]) * size > _MAX_BYTES:
+        return False
     end = (shortest * lines + 1) * width * size
     frame = bytes(view[end - size : end])
     same = frame * (width - lengths[shortest])
