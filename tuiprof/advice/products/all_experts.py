@@ -118,10 +118,10 @@ def _edits(calls: Calls, found: list[_Mixture]) -> Iterator[Edit]:
 
 def _mixtures(calls: Calls) -> Iterator[_Mixture]:
     """Yield mixtures of experts that compute all rows; of those with several routers, by one that tells how many."""
-    seen, known = set[int](), dict[int, Arguments]()
+    seen = set[int]()
     products = np.cumsum(np.append(0, calls.trace.named(_PRODUCTS.pattern, calls.rows) & ~calls.backward))
     for router in sorted(_routers(calls), key=lambda router: (router.chosen == 0, router.call)):
-        found = _mixture(calls, router, products, known)
+        found = _mixture(calls, router, products)
         if found is not None and int(found.calls[0]) not in seen:
             seen.add(int(found.calls[0]))
             yield found
@@ -146,10 +146,10 @@ def _routers(calls: Calls) -> Iterator[_Router]:
             yield _Router(index, prod(scores[:-1]), scores[-1], chosen)
 
 
-def _mixture(calls: Calls, router: _Router, products: Ints, known: dict[int, Arguments]) -> _Mixture | None:
+def _mixture(calls: Calls, router: _Router, products: Ints) -> _Mixture | None:
     """Return the experts after a router, or before it, if they compute all rows, and their results are weighted.
 
-    ``products`` counts those before each call, and ``known`` keeps arguments that were read for another router.
+    ``products`` counts those before each call.
     """
     reach = _CALLS_AROUND + _CALLS_EACH * router.experts
     last = len(calls.rows) - 1
@@ -159,9 +159,7 @@ def _mixture(calls: Calls, router: _Router, products: Ints, known: dict[int, Arg
             continue
         near = near[(calls.tracks[near] == calls.tracks[router.call]) & ~calls.backward[near]]
         near = near[calls.steps[near] == calls.steps[router.call]]
-        known |= arguments_of(calls, near[[index not in known for index in near.tolist()]])
-        around = {index: known[index] for index in near.tolist() if index in known}
-        if (found := _experts(calls, around, router)) is not None:
+        if (found := _experts(calls, arguments_of(calls, near), router)) is not None:
             return found
     return None
 

@@ -105,7 +105,9 @@ def _products(calls: Calls) -> Iterator[_Product]:
     of_products = of_products[np.array(followed, dtype=bool)]
     of_products = of_products[np.argsort(-took_ns[of_products], kind="stable")[:_LOOKED_AT]]
     known = arguments_of(calls, of_products)
-    for product in sorted(known):
+    soon = [calls.after(one, _SOON) for one in known]
+    arguments_of(calls, np.concatenate((of_products, *soon)))  # all at once, as most uses follow soon
+    for product in known:
         if (result := _result(calls.names[product], known[product])) and (
             found := _used(calls, product, result)
         ):
