@@ -13,10 +13,15 @@ from tuiprof.model import Trace
 Op = tuple[str, str, float]
 
 
-def with_shapes(trace: Trace, dims: Sequence[Any]) -> Trace:
-    """Give the operators of a trace these shapes of their inputs, in order."""
-    of = dict(zip(trace.ints("ordinal", trace.operators()).tolist(), dims, strict=True))
-    return with_arguments(trace, lambda ordinal: {"Input Dims": of.get(ordinal, [])})
+def with_shapes(trace: Trace, dims: Sequence[Any], values: Sequence[list[str]] = ()) -> Trace:
+    """Give the operators of a trace these shapes of their inputs, in order, and these values."""
+    of = {
+        ordinal: {"Input Dims": shapes, "Concrete Inputs": concrete}
+        for ordinal, shapes, concrete in zip(
+            trace.ints("ordinal", trace.operators()).tolist(), dims, values or [[]] * len(dims), strict=True
+        )
+    }
+    return with_arguments(trace, lambda ordinal: of.get(ordinal, {}))
 
 
 def gpu_bound(*ops: Op, steps: int = 4, around: str = "", **info: Any) -> Trace:
@@ -49,6 +54,7 @@ class Steps:
         self._at, self._free, self._number = 0.0, 30.0, 0
         self._begun = 0.0
         self._dims: list[Any] = []
+        self._values: list[list[str]] = []
 
     def op(
         self,
@@ -56,14 +62,17 @@ class Steps:
         kernels: tuple[tuple[str, float], ...] = (),
         inside: str = "",
         dims: Any = None,
+        values: Sequence[str] = (),
         **columns: Any,
     ) -> Steps:
         """Add an operator with what it launches, each with its µs, and one that lies inside of it.
 
-        ``dims`` are the shapes of its inputs; then all operators have them, and nothing lies inside of one.
+        ``dims`` are the shapes of its inputs; then all operators have them, and nothing lies inside of one. ``values``
+        are those of its other inputs, as the trace writes them.
         """
         if dims is not None:
             self._dims.append(dims)
+            self._values.append(list(values))
         begin = self._at
         self._at += 10 * max(len(kernels), 1)
         self.made.op(name, begin, self._at - 1, **columns)
@@ -109,4 +118,4 @@ class Steps:
     def trace(self) -> Trace:
         """Return the trace."""
         trace = self.made.trace()
-        return with_shapes(trace, self._dims) if self._dims else trace
+        return with_shapes(trace, self._dims, self._values) if self._dims else trace

@@ -918,7 +918,7 @@ def test_collections_outside_of_the_capture_are_priced_by_the_session() -> None:
     row = found(trace, "garbage-collector")
     assert (
         row["what"]
-        == "Python's garbage collector takes 800 µs a step on average, as about 40.0 ms every 50 steps"
+        == "Python's garbage collector takes 800 µs a step on average: about 40.0 ms every 50 steps"
     )
     assert row["wins_ns"] == pytest.approx(800_000)
     assert row["wins_low_ns"] == pytest.approx(800_000 * (1 - 20**-0.5))
@@ -1563,6 +1563,24 @@ def test_what_is_read_into_pageable_memory_and_copied_again_is_copied_once(
     assert ("once more, on the CPU" in row["because"]) == once_more
     # The copy leaves threads behind, which slow the other operators.
     assert (wins_by_busy_cores(made, 8.0) > wins_by_busy_cores(made, 1.0) + 10_000) == once_more
+
+
+@pytest.mark.parametrize(("then", "kept"), [("lerp_", True), ("add_", True), ("argmax", False)])
+def test_what_the_cpu_averages_with_what_is_read_is_better_kept_on_the_device(then: str, kept: bool) -> None:
+    """As averaged weights, of large tensors and of small ones."""
+    made, number = Made(), 0
+    for _, at in made.steps(1000):
+        for begin, takes in ((at, 400), (at + 650, 10), (at + 800, 10)):
+            number += 1
+            made.op("aten::to", begin + 10, begin + 120)
+            made.call("cudaMemcpyAsync", begin + 15, begin + 115, correlation=number)
+            name = "Memcpy DtoH (Device -> Pageable)"
+            made.kernel(name, begin + 20, begin + 110, number, category="memcpy", bytes=1 << 20)
+            made.op(f"aten::{then}", begin + 125, begin + 125 + takes)
+    row = found(made.trace(), "pageable-memory")
+    assert (row["wins_ns"] > 600_000) == kept
+    assert row["instead"].startswith(f"keep on the device what {then} computes") == kept
+    assert "pinned tensor" in row["instead"]
 
 
 def wins_by_busy_cores(made: Made, busy_cores: float) -> float:

@@ -603,8 +603,8 @@ def test_a_pass_for_a_metric_may_be_in_the_mode_of_evaluation(ended_by_update: b
     trace = measured(f"{TRAINED} in another mode", ended_by_update=ended_by_update)
     row = found(trace, "repeated-forward")
     assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
-    assert "in the mode of training" in row["instead"]
-    assert "the model's mode was changed" in row["because"]
+    assert "in training mode" in row["instead"]
+    assert "train() or eval() was called" in row["because"]
     assert row["wins_low_ns"] == 0, "the results differ"
 
 

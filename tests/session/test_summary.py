@@ -211,7 +211,7 @@ def test_savings_of_a_step_unlike_the_mean_of_the_run_are_said_to_be(long: bool,
         log.write_text("".join(json.dumps(row) + "\n" for row in lines))
     found = session_answer(Session(copy), Selection())
     assert found.changes
-    said = [note for note in found.run_notes if note.startswith("savings are of a step of ")]
+    said = [note for note in found.run_notes if note.startswith("savings refer to a step of ")]
     assert len(said) == long, found.run_notes
 
 

@@ -181,9 +181,9 @@ _RULES = (
     ),
     Rule(
         "order",
-        "Largest saving first; but launching less, which saves what the others leave, comes after a finding that "
-        f"takes away {format_share(1 - ADDS)} or more of what it would save alone, or which saves as much and "
-        "ends most of the waits that graphs cannot hold.",
+        "Largest saving first. A general change (launching less, ending all waits) is listed below the specific "
+        f"findings that account for {format_share(1 - ADDS)} or more of its saving, or that end most of the waits a "
+        "CUDA graph cannot contain.",
     ),
     Rule("left out", f"Findings that save less than {format_share(MIN_SHARE)} of the step."),
     Rule(

@@ -65,7 +65,7 @@ class Finding:
     rare_ns: tuple[float, float, float] = (0.0, 0.0, 0.0)
     #: The change applies to what the other findings leave, so it is priced on top of them.
     remainder: bool = False
-    #: The change that ends the waits which have to end before this one is possible.
+    #: Removes the waits that must go before this change is possible.
     after_waits: Edit | None = None
     proof: str = ""  # ``ladder:variants`` of the scenario that demonstrates it; empty = none yet
     event: int | None = None  # row of a typical event; None = none

@@ -143,7 +143,9 @@ def session_answer(session: Session, wanted: Selection) -> Answer:
     mean_ns = summary.fact("step_mean_ns")
     base_ns = found.step_ns if found.changes else None
     if base_ns and isinstance(mean_ns, float) and abs(mean_ns / base_ns - 1) > _OTHER_BASE:
-        mean = f"savings are of a step of {format_ns(base_ns)}; the mean of the run is {format_ns(mean_ns)}"
+        mean = (
+            f"savings refer to a step of {format_ns(base_ns)}; the run's mean step takes {format_ns(mean_ns)}"
+        )
         notes, told = (*notes, mean), (*told, mean)
     notes = (*notes, *found.notes)
     return replace(found, title=session.title, run=line, notes=notes, run_notes=told)

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from analyses.made import with_arguments
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.advice.findings import finding, found
-from tests.advice.host_ahead import Steps
-from tuiprof.model import Trace
-
-ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>"
-GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
-#: An operator, the shapes of its inputs, and its values.
-Call = tuple[str, list[Any], list[str]]
+from tests.advice.products.one_step import Call, step_of
 
 ROWS = 8192
 X, WIDE = [ROWS, 64], [ROWS, 256]
@@ -32,42 +23,6 @@ def router(experts: int, chosen: int, rows: int = ROWS) -> Call:
 
 def joined(experts: int, *then: Call) -> list[Call]:
     return [*EXPERT * experts, ("stack", [[X] * experts, []], []), *then]
-
-
-def step_of(*calls: Call, trained: bool = False, shapes: bool = True) -> Trace:
-    """Return steps with a layer of 1 ms, these calls of 100 µs each, and those of their gradients."""
-    steps, values = Steps(), list[list[str]]()
-    for number in steps.each():
-        steps.op("aten::gru", ((GEMM, 1000),), dims=[[64, 256]] if shapes else None)
-        values.append([])
-        for at, (name, dims, given_values) in enumerate(calls):
-            steps.op(
-                f"aten::{name}",
-                ((GEMM if name == "linear" else ELEMENTWISE, 100),),
-                dims=dims if shapes else None,
-                sequence=1000 * number + at if trained else None,
-            )
-            values.append(given_values)
-        for at in reversed(range(len(calls) if trained else 0)):
-            node = f"autograd::engine::evaluate_function: Node{at}Backward0"
-            steps.op(node, ((GEMM, 100),), dims=[] if shapes else None, sequence=1000 * number + at)
-            values.append([])
-    trace = steps.trace()
-    if not shapes:
-        return trace
-    of_op = dict(
-        zip(
-            trace.ints("ordinal", trace.operators()).tolist(),
-            zip(steps._dims, values, strict=True),
-            strict=True,
-        )
-    )
-    return with_arguments(
-        trace,
-        lambda ordinal: dict(
-            zip(("Input Dims", "Concrete Inputs"), of_op.get(ordinal, ([], [])), strict=True)
-        ),
-    )
 
 
 @given(st.integers(2, 12), st.integers(1, 6), st.booleans())

@@ -51,7 +51,7 @@ def muon(*matrices: Iterator[Call], where: str = "Optimizer.step#Muon.step") -> 
 
 def test_tall_matrices_are_transposed_before_their_iterations() -> None:
     row = found(muon(iterations(8, 2), iterations(2, 8), iterations(4, 4)), "newton-schulz")
-    assert "the longer side of a parameter, which is about 4.0 times the shorter one" in row["what"]
+    assert "a parameter multiply along the longer side, about 4.0 times the shorter one" in row["what"]
     assert "X = X.mT" in row["instead"]
     # Most of the first and last product, of the square, and of what is added to it.
     most = 5 * (2 * 128 * 3 / 4 + 512 * 63 / 64 + 128 * 15 / 16) * 1000
@@ -78,7 +78,7 @@ def test_the_shapes_of_products_tell_the_sides() -> None:
                 steps.op("aten::mm", ((GEMM, 50),), dims=[left, right])
         steps.made.add("annotation", "Optimizer.step#Muon.step", begin, steps.now)
     row = found(steps.trace(), "newton-schulz")
-    assert "which is 2.0 times the shorter one" in row["what"]
+    assert "the longer side, 2.0 times the shorter one" in row["what"]
     assert row["sure"] == "high"
 
 

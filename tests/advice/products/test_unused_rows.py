@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from analyses.made import with_arguments
+from analyses.made import BACKWARD
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.advice.findings import finding, found
 from tests.advice.host_ahead import Steps
-from tuiprof.model import Trace
-
-ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>"
-GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
-#: An operator, the shapes of its inputs, its values, and what it takes, µs.
-Call = tuple[str, list[Any], list[str], float]
+from tests.advice.products.one_step import ELEMENTWISE, GEMM, Call, step_of
 
 BATCH, LENGTH, WORDS = 64, 128, 32_000
 SCORES = [BATCH, LENGTH, WORDS]
 HEAD: Call = ("linear", [[BATCH, LENGTH, 256], [WORDS, 256], []], [], 1000)
 LAST: Call = ("select", [SCORES, [], []], ["", "1", "-1"], 0)
 LOSS: Call = ("cross_entropy_loss", [[BATCH, WORDS], [BATCH]], [], 50)
-
-
-def step_of(*calls: Call, trained: bool = False, shapes: bool = True) -> Trace:
-    """Return steps with a layer of 1 ms, then these calls, and those of their gradients."""
-    steps, values = Steps(), list[list[str]]()
-    for number in steps.each():
-        steps.op("aten::gru", ((GEMM, 1000),), dims=[[64, 256]] if shapes else None)
-        values.append([])
-        for at, (name, dims, given_values, took) in enumerate(calls):
-            steps.op(
-                f"aten::{name}",
-                ((GEMM if name == "linear" else ELEMENTWISE, took),) if took else (),
-                dims=dims if shapes else None,
-                sequence=10 * number + at if trained else None,
-            )
-            values.append(given_values)
-        for at in reversed(range(len(calls) if trained else 0)):
-            node = f"autograd::engine::evaluate_function: Node{at}Backward0"
-            steps.op(node, ((GEMM, 100),), dims=[] if shapes else None, sequence=10 * number + at)
-            values.append([])
-    trace = steps.trace()
-    if not shapes:
-        return trace
-    of_op = dict(
-        zip(
-            trace.ints("ordinal", trace.operators()).tolist(),
-            zip(steps._dims, values, strict=True),
-            strict=True,
-        )
-    )
-    return with_arguments(
-        trace,
-        lambda ordinal: dict(
-            zip(("Input Dims", "Concrete Inputs"), of_op.get(ordinal, ([], [])), strict=True)
-        ),
-    )
 
 
 def test_scores_of_all_words_are_needed_where_they_are_read() -> None:
@@ -114,6 +71,31 @@ def test_rows_are_picked_in_many_ways(calls: list[Call], used: int) -> None:
     assert f"of which {used:,} are used".replace(",", " ") in row["what"].replace("\u202f", " ").replace(
         "\xa0", " "
     )
+
+
+def test_only_shapes_that_count_rows_are_sure() -> None:
+    """A mask has an element for each row, and what follows may be made of something else."""
+    flat = [BATCH * LENGTH, WORDS]
+    view: Call = ("view", [SCORES, []], [], 0)
+    soon: Call = ("argmax", [[78, WORDS]], [], 9)
+    masked: Call = ("index", [flat, [[BATCH * LENGTH]]], [], 9)
+    assert found(step_of(HEAD, view, masked, soon), "unused-rows")["sure"] == "medium"
+    assert found(step_of(HEAD, LAST, LOSS), "unused-rows")["sure"] == "high"
+    numbered = [("index_select", [flat, [], [count]], [], 9) for count in (77, 78)]
+    assert finding(step_of(HEAD, view, numbered[0], soon), "unused-rows") is None, "not of these rows"
+    assert found(step_of(HEAD, view, numbered[1], soon), "unused-rows")["sure"] == "high"
+
+
+@pytest.mark.parametrize("elsewhere", [0, 30])
+def test_calls_of_other_threads_hide_no_use(elsewhere: int) -> None:
+    steps = Steps()
+    for _ in steps.each():
+        steps.op("aten::linear", ((GEMM, 1000),), dims=HEAD[1])
+        steps.op("aten::select", dims=LAST[1], values=LAST[2])
+        for _ in range(elsewhere):
+            steps.op("aten::add", dims=[[4], [4]], track=BACKWARD)
+        steps.op("aten::exp", ((ELEMENTWISE, 100),), dims=[SCORES])
+    assert finding(steps.trace(), "unused-rows") is None
 
 
 def test_its_backward_pass_goes_with_it() -> None:

@@ -15,7 +15,7 @@ REDUCE = "void at::native::reduce_kernel<512, 1, NormTwoOps>"
 COPY = "void at::native::vectorized_elementwise_kernel<4, copy>"
 READS = 20
 STEP_US = 8_000
-WITH_LOOPS = "in a row, with a loop"
+WITH_LOOPS = "in a loop over these values"
 
 
 @dataclass(frozen=True)

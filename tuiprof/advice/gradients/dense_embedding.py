@@ -38,7 +38,7 @@ _LISTS: Final = re.compile(r"TensorList(?:Scalar)?(?:List)?Metadata<(?:\w+, )?(\
 _PASS: Final = 1.25
 #: Share of the update that remains on a CPU. Likely, least and most helpful.
 _KEEP: Final = (0.2, 1.0, 0.05)
-#: On a device that remains is what grows with a batch: its rows are sorted and summed, the host waits for their number,
+#: On a device, what remains grows with the batch: its rows are sorted and summed, the host waits for their number,
 #: and some 25 kernels update them. For each table, ns, and how many look-ups of its rows that takes; a likely one, and
 #: this many times as much. Fixes of two models on an H200 left 0.24 and 0.95 ms for one table, of one on an H100 1 ms
 #: for two.

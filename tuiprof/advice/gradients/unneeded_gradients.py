@@ -34,10 +34,10 @@ _NOT_UPDATED: Final = (
     "model.backbone.requires_grad_(False) for what is not trained: the backward pass then ends before it",
     "they are added to gradients of earlier steps, which nothing has used or cleared",
 )
-_OF_ANOTHER: Final = (
+_UPDATED_LATER: Final = (
     "belong to weights that another optimizer of the step updates, not the one after this backward pass",
     ".detach() of the other model's output, or torch.no_grad() around its call, in the loss that does not train it "
-    "(the discriminator's, of a GAN): the backward pass then ends before that model",
+    "(in a GAN, the discriminator's loss): the backward pass then ends before that model",
     "they are added to gradients that nothing has cleared; another backward pass of the step ends in the same layers, "
     "and its optimizer uses the gradients",
 )
@@ -177,7 +177,7 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
     event = int(calls.rows[made_by[0] if len(made_by) else np.flatnonzero(unread)[0]])
     share = format_rough_share(int(unread.sum()) / max(int(accumulated.sum()), 1))
     of_another = not several and _trained_by_another(backward, ends)
-    what, instead, because = _CLEARED if several else _OF_ANOTHER if of_another else _NOT_UPDATED
+    what, instead, because = _CLEARED if several else _UPDATED_LATER if of_another else _NOT_UPDATED
     yield Finding(
         f"{share} of the gradients {what}",
         evidence.function_of(event) or (_line_of(evidence, backward, ends) if of_another else ""),

@@ -86,8 +86,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield replace(
         first,
         what=f"kernels are prepared for new sizes, {format_ns(per_step)} a step: {', '.join(names)}",
-        instead="pad batches, and what grows with each word, to a few fixed sizes (such as multiples of 64), which are "
-        "prepared once"
+        instead="pad batches, and tensors that grow with each token, to a few fixed sizes (such as multiples of 64), "
+        "which are prepared once"
         + ("; or torch.backends.cuda.enable_cudnn_sdp(False), as cuDNN prepares each size" if cudnn else ""),
         because=because,
         edit=Edit() if rare else Edit.of_host(trace, rows),

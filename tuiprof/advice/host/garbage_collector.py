@@ -60,12 +60,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _of_session(seen: Collections) -> str:
-    """Return ``Python's garbage collector takes 6.4 ms of a step on average: about 250 ms of every 40th``."""
+    """Return ``Python's garbage collector takes 6.4 ms a step on average: about 250 ms every 40 steps``."""
     what = f"Python's garbage collector takes {format_ns(seen.ns / seen.steps)} a step on average"
     every = round(seen.every) if seen.ns else 1
-    return (
-        f"{what}, as about {format_ns(seen.long_ns)} every {format_count(every)} steps" if every > 1 else what
-    )
+    return f"{what}: about {format_ns(seen.long_ns)} every {format_count(every)} steps" if every > 1 else what
 
 
 RULE = AdviceRule("garbage-collector", find, shown_by="steps")

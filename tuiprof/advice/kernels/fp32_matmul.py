@@ -50,8 +50,9 @@ _LEAST, _MOST, _BFLOAT16, _OTHERS_IN_BFLOAT16 = 2.0, 0.8, 0.4, 0.75
 #: cuBLAS takes these kernels where a size is not a multiple of 4, apart from gradients of weights (``nt``): those of
 #: aligned products have "aligna4" (four models on an H100 and an H200, PyTorch 2.11). With TF32 an unaligned product
 #: takes so many times as long as an aligned one: of three on an H200 (512 rows of 512, 617 970 columns) 45 % were left.
+#: Likely, and where it helps least and most, as other sizes were not measured.
 _UNALIGNED: Final = r"simt_sgemm_\w+_[nt]n_align1\b"
-_UNALIGNED_TIMES: Final = 2.5
+_UNALIGNED_TIMES: Final = (2.5, 4.0, 1.0)
 _VOLTA: Final = r"^(cudnn_\w+_)?volta_(fp16_)?scudnn_"
 _ACTIVATIONS: Final = ("elementwise", "norm", "softmax or loss", "pooling", "reduction", "copy")
 
@@ -73,11 +74,17 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     halved = bool(fast) and target == "tfloat32"
     unaligned = _unaligned(calls, slow)[slow] & (target == "tfloat32")
     keep = _STRETCH * rates["float32"] / rates[target] if fast else _UNKNOWN_CHIP
-    kept = keep * np.where(unaligned, _UNALIGNED_TIMES, 1.0)
     passes = passes_over_scores_ns(trace)[slow] / np.maximum(trace.lengths(rows), 1)
     likely, least, most = (
-        Edit.of_work(rows, np.minimum(np.maximum(kept * part, passes * of_passes), 1.0))
-        for part, of_passes in ((1.0, 1.0), (_LEAST, 1.0), (_BFLOAT16, 0.5) if halved else (_MOST, 1.0))
+        Edit.of_work(
+            rows,
+            np.minimum(np.maximum(keep * part * np.where(unaligned, times, 1.0), passes * of_passes), 1.0),
+        )
+        for times, (part, of_passes) in zip(
+            _UNALIGNED_TIMES,
+            ((1.0, 1.0), (_LEAST, 1.0), (_BFLOAT16, 0.5) if halved else (_MOST, 1.0)),
+            strict=True,
+        )
     )
     slow_ns, products_ns, convolutions_ns = (
         trace.lengths(work[which]).sum()

@@ -79,13 +79,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _finding(evidence: Evidence, calls: Calls, found: list[Loop]) -> Iterator[Finding]:
-    trace, took_ns = evidence.trace, calls.took_ns
+    trace = evidence.trace
     forward = calls.mask(*(loop.calls for loop in found))
     own = _gradients_of_own(calls, forward)
     several = len(own) >= sum(loop.times for loop in found)
     which = calls.with_backward(forward) | calls.mask(own if several else list[int]())
     share = float(trace.lengths(calls.rows[which]).sum() / max(trace.lengths(calls.rows).sum(), 1))
-    if max(share, took_ns[which].sum() / max(took_ns.sum(), 1)) < MIN_SHARE:
+    if max(share, calls.share_of_time(which)) < MIN_SHARE:
         return
     largest = max(found, key=lambda loop: len(loop.calls))
     event = int(calls.rows[largest.calls[0]])

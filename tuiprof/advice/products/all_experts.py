@@ -74,11 +74,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not found:
         return
     which = calls.with_backward(calls.mask(*(one.calls for one in found)))
-    took_ns = calls.took_ns
-    share = took_ns[which].sum() / max(took_ns.sum(), 1)
+    share = calls.share_of_time(which)
     if share < MIN_SHARE:
         return
-    largest = max(found, key=lambda one: int(took_ns[one.calls].sum()))
+    largest = max(found, key=lambda one: int(calls.took_ns[one.calls].sum()))
     router, event = largest.router, int(calls.rows[largest.calls[0]])
     sure: Sure = "high" if router.chosen else "low"
     needs = f"a row needs {router.chosen} of them" if router.chosen else "a mask leaves some of them out"
@@ -106,8 +105,7 @@ def _on_device(trace: Trace) -> bool:
 
 def _edits(calls: Calls, found: list[_Mixture]) -> Iterator[Edit]:
     """Yield the edits in which experts compute only their rows: likely, least and most."""
-    on_device = _on_device(calls.trace)
-    of_weights = _OF_WEIGHTS_ON_DEVICE if on_device else _OF_WEIGHTS
+    of_weights = _OF_WEIGHTS_ON_DEVICE if _on_device(calls.trace) else _OF_WEIGHTS
     for at, (of_share, weights) in enumerate(zip(_OF_SHARE, of_weights, strict=True)):
         keep = np.ones(len(calls.rows))
         for one in found:
@@ -115,15 +113,15 @@ def _edits(calls: Calls, found: list[_Mixture]) -> Iterator[Edit]:
             few = 1 / one.router.experts
             mine = calls.with_backward(calls.mask(one.calls))
             keep[mine] = np.minimum(keep[mine], one.stays(of_share, weights, ((1 + few) / 2, 1.0, few)[at]))
-        # On a device as many kernels are launched.
-        yield calls.edit(keep < 1, 1.0 if on_device else keep, np.append(keep, 1.0)[calls.call_of_work])
+        yield calls.shortened(keep)
 
 
 def _mixtures(calls: Calls) -> Iterator[_Mixture]:
     """Yield mixtures of experts that compute all rows; of those with several routers, by one that tells how many."""
-    seen = set[int]()
+    seen, known = set[int](), dict[int, Arguments]()
+    products = np.cumsum(np.append(0, calls.trace.named(_PRODUCTS.pattern, calls.rows) & ~calls.backward))
     for router in sorted(_routers(calls), key=lambda router: (router.chosen == 0, router.call)):
-        found = _mixture(calls, router)
+        found = _mixture(calls, router, products, known)
         if found is not None and int(found.calls[0]) not in seen:
             seen.add(int(found.calls[0]))
             yield found
@@ -148,15 +146,22 @@ def _routers(calls: Calls) -> Iterator[_Router]:
             yield _Router(index, prod(scores[:-1]), scores[-1], chosen)
 
 
-def _mixture(calls: Calls, router: _Router) -> _Mixture | None:
-    """Return the experts after a router, or before it, if they compute all rows, and their results are weighted."""
+def _mixture(calls: Calls, router: _Router, products: Ints, known: dict[int, Arguments]) -> _Mixture | None:
+    """Return the experts after a router, or before it, if they compute all rows, and their results are weighted.
+
+    ``products`` counts those before each call, and ``known`` keeps arguments that were read for another router.
+    """
     reach = _CALLS_AROUND + _CALLS_EACH * router.experts
     last = len(calls.rows) - 1
     for low, high in ((router.call, router.call + reach), (router.call - reach, router.call + _CALLS_AROUND)):
         near = np.arange(max(low, 0), min(high, last) + 1)
+        if products[near[-1] + 1] - products[near[0]] < router.experts:
+            continue
         near = near[(calls.tracks[near] == calls.tracks[router.call]) & ~calls.backward[near]]
-        known = arguments_of(calls, near[calls.steps[near] == calls.steps[router.call]])
-        if (found := _experts(calls, known, router)) is not None:
+        near = near[calls.steps[near] == calls.steps[router.call]]
+        known |= arguments_of(calls, near[[index not in known for index in near.tolist()]])
+        around = {index: known[index] for index in near.tolist() if index in known}
+        if (found := _experts(calls, around, router)) is not None:
             return found
     return None
 

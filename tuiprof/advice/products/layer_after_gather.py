@@ -53,7 +53,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for layers on gathered rows that could be applied before the gather, to fewer rows."""
     if evidence.is_jax:
         return
-    calls, on_device = evidence.calls, bool(len(trace.device_work))
+    calls = evidence.calls
     gathers = np.flatnonzero(trace.named(_GATHERS, calls.rows) & ~calls.backward)
     gathers = gathers[[bool(len(_calls_after(calls, gather))) for gather in gathers.tolist()]]
     gathers = gathers[np.argsort(-calls.took_ns[gathers], kind="stable")[:_LOOKED_AT]]
@@ -72,7 +72,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             keep[layers] = min(part / one.repeats + wider, 1.0)
             keep[gather] = min(one.widens, 1.0)
     layers = calls.mask(*(list(one.layers) for one in found))
-    share = took_ns[calls.with_backward(layers)].sum() / max(took_ns.sum(), 1)
+    share = calls.share_of_time(calls.with_backward(layers))
     if share < _MIN_SHARE:
         return
     longest = max(found, key=lambda one: int(took_ns[list(one.layers)].sum()))
@@ -88,12 +88,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "fewer rows, forward and backward",
         "high",
         "the shapes of the gather and of the layer; until the rows are added up, no other tensor has as many",
-        *EditRange(
-            *(
-                calls.edit(keep < 1, 1.0 if on_device else keep, np.append(keep, 1.0)[calls.call_of_work])
-                for keep in keeps
-            )
-        ),
+        *EditRange(*map(calls.shortened, keeps)),
         event=event,
     )
 

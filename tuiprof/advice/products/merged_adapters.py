@@ -71,16 +71,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     forward = calls.mask(*(one.makes for one in found), [one.layer for one in found])
     share = calls.work_ns[touched].sum() / max(calls.work_ns.sum(), 1)
     yield Finding(
-        "the weight of a layer is computed in each call as a frozen one plus a product, "
-        f"{evidence.how_often(len(found))}: with the gradient of the whole weight {format_rough_share(share)} of "
-        "device time",
+        f"a layer adds its adapter to the frozen weight in each call, {evidence.how_often(len(found))}: this and the "
+        f"gradient of the full-size weight take {format_rough_share(share)} of device time",
         evidence.function_of(first) or evidence.place_by_share(forward),
         "apply the adapter to the input: F.linear(x, weight) + scale * F.linear(F.linear(x, A), B), two narrow "
         "products and no gradient of the size of the weight",
         "medium",
-        "the backward pass computes the gradient of a weight that is the result of an addition, and only what is added "
-        "to it learns",
-        *EditRange(*(calls.edit(keep < 1, 1.0, np.append(keep, 1.0)[calls.call_of_work]) for keep in keeps)),
+        "the backward pass computes the gradient of a weight that is the result of an addition, of which only the "
+        "added product is trained",
+        *EditRange(*map(calls.shortened, keeps)),
         event=first,
     )
 

@@ -1,4 +1,4 @@
-"""Muon makes updates orthogonal by products of the longer side of a matrix, or scales and adds their results apart."""
+"""Muon multiplies along the longer side of matrices, or scales and adds the products in separate operators."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _of_longer_side(trace: Trace, evidence: Evidence, matrices: list[_Matrix]) -
             keep[one.products[:, 1]] = one.ratio ** (-3 * gain)
             keep[one.square] = one.ratio ** (-2 * gain)
     which, took_ns = keeps[0] < 1, calls.took_ns
-    share = took_ns[which].sum() / max(took_ns.sum(), 1)
+    share = calls.share_of_time(which)
     if share < _MIN_SHARE:
         return
     longest = max(matrices, key=lambda one: int(took_ns[one.products].sum()))
@@ -76,7 +76,7 @@ def _of_longer_side(trace: Trace, evidence: Evidence, matrices: list[_Matrix]) -
     known = all(one.known for one in matrices)
     ratio = f"{longest.ratio:.1f} times"
     yield Finding(
-        f"the optimizer multiplies matrices of the longer side of {_count(evidence, matrices)}, which is "
+        f"Newton-Schulz iterations of {_count(evidence, matrices)} multiply along the longer side, "
         f"{'' if known else 'about '}{ratio} the shorter one: {format_rough_share(share)} of the time of all operators",
         evidence.function_of(event)
         or evidence.place_by_share(which)
@@ -88,16 +88,7 @@ def _of_longer_side(trace: Trace, evidence: Evidence, matrices: list[_Matrix]) -
         if known
         else "in iterations of three products, the square of the first takes longer than the others, as it can only "
         "with products of the longer side",
-        *EditRange(
-            *(
-                calls.edit(
-                    which,
-                    1.0 if len(trace.device_work) else keep,
-                    np.append(keep, 1.0)[calls.call_of_work],
-                )
-                for keep in keeps
-            )
-        ),
+        *EditRange(*map(calls.shortened, keeps)),
         event=event,
     )
 
@@ -106,7 +97,7 @@ def _between_products(trace: Trace, evidence: Evidence, matrices: list[_Matrix])
     """Look for scaling and additions that the products could do."""
     calls, took_ns = evidence.calls, evidence.calls.took_ns
     which = calls.mask(*(one.others for one in matrices)) & (took_ns > 0)
-    share = took_ns[which].sum() / max(took_ns.sum(), 1)
+    share = calls.share_of_time(which)
     if share < _MIN_SHARE or not which.any():
         return
     event = int(calls.rows[np.argmax(which)])

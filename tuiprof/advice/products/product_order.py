@@ -20,9 +20,9 @@ from tuiprof.advice.products.shapes import (
 from tuiprof.analyses.shared.calls import Arguments, Calls
 from tuiprof.analyses.shared.stretches import VIEWS
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Floats, Ints
+from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif import Edit, EditRange
+from tuiprof.whatif import EditRange
 
 _PRODUCTS: Final = r"^aten::(matmul|mm|bmm|einsum)$"
 _GRADIENTS: Final = r"^aten::(mm|bmm|mv|addmm|baddbmm|addmv|dot)$"
@@ -91,7 +91,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             keep[whole] = np.minimum(keep[whole], part)
     which = keeps[0] < 1
     took_ns = calls.took_ns
-    share = took_ns[which].sum() / max(took_ns.sum(), 1)
+    share = calls.share_of_time(which)
     if share < MIN_SHARE:
         return
     longest = max(pairs, key=lambda pair: int(took_ns[[pair.first, pair.second]].sum()))
@@ -111,20 +111,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         + " (equal up to rounding); in attention without a softmax, q @ (k.transpose(-2, -1) @ v)",
         "high",
         "the shapes of the products; nothing else uses the large matrix, and it is at most scaled",
-        *EditRange(*(_edit(calls, keep) for keep in keeps)),
+        *EditRange(*map(calls.shortened, keeps)),
         event=event,
     )
 
 
 def _plural(pair: _Pair) -> str:
     return ("column" if pair.from_left else "row") + ("s" if pair.narrow > 1 else "")
-
-
-def _edit(calls: Calls, keep: Floats) -> Edit:
-    """Return the edit in which calls keep a share of their time; on a device, as many calls launch it."""
-    which = keep < 1
-    on_device = bool(len(calls.trace.device_work))
-    return calls.edit(which, 1.0 if on_device else keep, np.append(keep, 1.0)[calls.call_of_work])
 
 
 def _pairs(calls: Calls) -> Iterator[_Pair]:
@@ -142,11 +135,12 @@ def _pairs(calls: Calls) -> Iterator[_Pair]:
     found.sort(key=lambda pair: -int(took_ns[list(pair)].sum()))
     found = sorted(found[:_LOOKED_AT])
     known = products_of(calls, np.unique(np.array(found, dtype=np.int64)))
+    in_order = sorted(known)
     for first, second in found:
         one, two = known.get(first), known.get(second)
         if one is None or two is None:
             continue
-        until = next((at for at in sorted(known) if at > first and known[at] == one), len(calls.rows))
+        until = next((at for at in in_order if at > first and known[at] == one), len(calls.rows))
         if until > second and (pair := _chain(first, second, one, two, until)) is not None:
             yield pair
 

@@ -67,20 +67,23 @@ def arguments_of(calls: Calls, which: Ints) -> dict[int, Arguments]:
     return dict(sorted(found.items()))
 
 
-#: Calls of a step in which the uses of a result are looked for, and how many of them are read at once.
-_LATER, _AT_ONCE = 960, 20
+#: Calls of a step in which the uses of a result are looked for, and how many of them are read at once; other threads
+#: make at most so many calls for each.
+_LATER, _AT_ONCE, _THREADS = 960, 20, 4
 
 
 def uses_after(calls: Calls, index: int, size: int) -> Iterator[tuple[int, Arguments]]:
-    """Yield the next forward calls of a step that take a tensor of so many elements, as indices, in order."""
-    for low in range(0, _LATER, _AT_ONCE):
-        later = calls.after(index, low + _AT_ONCE)
-        later = later[(later > index + low) & (calls.steps[later] == calls.steps[index])]
-        for after, given in arguments_of(calls, later[~calls.backward[later]]).items():
+    """Yield the calls after one that take a tensor of so many elements, as indices, in order.
+
+    They are on its thread, in its step, and before a backward pass; at most :data:`_LATER` are looked at.
+    """
+    later = calls.after(index, _LATER * _THREADS)
+    later = later[calls.steps[later] == calls.steps[index]]
+    later = later[: np.argmax(np.append(calls.backward[later], True))][:_LATER]
+    for low in range(0, len(later), _AT_ONCE):
+        for after, given in arguments_of(calls, later[low : low + _AT_ONCE]).items():
             if any(prod(shape) == size for shape in shapes_in(given.dims)):
                 yield after, given
-        if not len(later) or calls.backward[later].any():
-            return
 
 
 def products_of(calls: Calls, which: Ints) -> dict[int, Product]:

@@ -51,6 +51,7 @@ class _Product:
     picks: tuple[int, ...]  # what takes rows of it
     rows: int
     used: int  # rows that are taken
+    is_counted: bool  # their number follows from what takes them; else the shape of the next result tells it
     columns: int
 
 
@@ -63,8 +64,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not found:
         return
     which = calls.with_backward(calls.mask(*([*one.calls, *one.picks] for one in found)))
-    took_ns = calls.took_ns
-    share = took_ns[which].sum() / max(took_ns.sum(), 1)
+    share = calls.share_of_time(which)
     if share < MIN_SHARE:
         return
     on_device = bool(len(trace.device_work))
@@ -86,14 +86,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         evidence.function_of(event) or evidence.place_by_share(forward),
         "pick the rows before the product: head(x[:, -1]) instead of head(x)[:, -1], head(x[mask]) instead of "
         "head(x)[mask]; in Transformers, model(…, logits_to_keep=1)",
-        "high",
+        "high" if all(one.is_counted for one in found) else "medium",
         "the shapes of the product and of what is picked; nothing else uses its result",
-        *EditRange(
-            *(
-                calls.edit(keep < 1, 1.0 if on_device else keep, np.append(keep, 1.0)[calls.call_of_work])
-                for keep in keeps
-            )
-        ),
+        *EditRange(*map(calls.shortened, keeps)),
         event=event,
     )
 
@@ -129,12 +124,18 @@ def _result(name: str, given: Arguments) -> Shape:
 def _used(calls: Calls, product: int, result: Shape) -> _Product | None:
     """Return what is used of a product; None = more than half of its rows, or it is not known."""
     size, columns = prod(result), result[-1]
-    done, picks, used = [product], list[int](), 0
+    done, picks, used, is_counted = [product], list[int](), 0, True
     for index, given in uses_after(calls, product, size):
         name = calls.names[index]
         if _is_pick(name, given, size, columns):
-            indexed = "index" in name
-            picked = _rows_soon(calls, index, size, columns) if indexed else _picked(name, given)
+            if "index" in name:
+                # A mask has an element for each row, so only what is made of the rows tells how many there are.
+                indices = max((prod(shape) for shape in shapes_in(given.dims[1:])), default=0)
+                is_mask = indices * columns >= size
+                picked = _rows_soon(calls, index, size, columns, 1 if is_mask else indices)
+                is_counted &= indices > 0 and not is_mask
+            else:
+                picked = _picked(name, given)
             if picked * columns < size:
                 picks.append(index)
                 used += picked
@@ -146,7 +147,8 @@ def _used(calls: Calls, product: int, result: Shape) -> _Product | None:
             return None
     if not picks:
         return None
-    return _Product(product, (*_before(calls, product), *done), tuple(picks), size // columns, used, columns)
+    done = [*_before(calls, product), *done]
+    return _Product(product, tuple(done), tuple(picks), size // columns, used, is_counted, columns)
 
 
 def _is_pick(name: str, given: Arguments, size: int, columns: int) -> bool:
@@ -169,12 +171,16 @@ def _picked(name: str, given: Arguments) -> int:
     return prod(source[:-1]) // size * many if dim % len(source) < len(source) - 1 else 0
 
 
-def _rows_soon(calls: Calls, index: int, size: int, columns: int) -> int:
-    """Return how many rows an index takes, by the next call that has so many columns; 0 = unknown."""
+def _rows_soon(calls: Calls, index: int, size: int, columns: int, indices: int) -> int:
+    """Return how many rows an index takes, by the next call that has so many columns; 0 = unknown.
+
+    Each of the indices takes as many of them.
+    """
     for given in arguments_of(calls, calls.after(index, _SOON)).values():
         for shape in shapes_in(given.dims):
-            if len(shape) > 1 and shape[-1] == columns and prod(shape) < size:
-                return prod(shape[:-1])
+            rows = prod(shape[:-1])
+            if len(shape) > 1 and shape[-1] == columns and prod(shape) < size and rows % max(indices, 1) == 0:
+                return rows
     return 0
 
 

@@ -42,8 +42,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     forward = calls.mask(solved) | beside
     which = calls.with_backward(forward)
-    took_ns = calls.took_ns
-    share = took_ns[which].sum() / max(took_ns.sum(), 1)
+    share = calls.share_of_time(which)
     if share < MIN_SHARE:
         return
     likely, least, most = _KEEP_FACTOR if beside.any() else _KEEP

@@ -155,8 +155,8 @@ def _after_training(evidence: Evidence, models: ModelCalls, again: dict[int, int
             low, high = trace.starts[models.rows[[first, second]]]
             updated |= bool(((evidence.updates.starts > low) & (evidence.updates.starts < high)).any())
     other_mode = any(models.names[index][3] == IN_ANOTHER_MODE for index in again)
-    differs = ["from before the update"] * updated + ["in the mode of training"] * other_mode
-    changed = ["the weights were updated"] * updated + ["the model's mode was changed"] * other_mode
+    differs = ["computed before the update"] * updated + ["in training mode"] * other_mode
+    changed = ["the weights were updated"] * updated + ["train() or eval() was called"] * other_mode
     whole = calls.edit(chosen)
     return Finding(
         f"the model runs again on the inputs that it has just been trained on, without gradients, "

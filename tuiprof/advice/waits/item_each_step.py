@@ -25,10 +25,10 @@ _LATER: Final = (
     "keep the value on the device and read it every N steps (sum on the device, one .item() when logging), or copy it "
     "to pinned memory with non_blocking=True and read it a step later"
 )
-_WITH_LOOPS: Final = ", in a row, with a loop that computes these values or handles them one by one"
+_WITH_LOOPS: Final = ", one after the other, in a loop over these values"
 _RARELY: Final = (
-    "compute, read and log these values only every N steps, or a few of all of them: torch._foreach_norm computes the "
-    "norms of a list of tensors, torch.stack makes one tensor of them, and one .tolist() reads it"
+    "compute and log these values only every N steps, or only a few of them; or all at once: torch._foreach_norm for "
+    "norms, torch.stack, and one .tolist()"
 )
 _HOW = {
     "bool": "a branch on a tensor (if, bool())",
@@ -62,7 +62,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "high" if row.at_line else "medium",
             f"{row.through} waits for the device",
             *(
-                values_read.rarely(evidence.calls, around, reads)
+                values_read.run_rarely(evidence.calls, around, reads)
                 if around
                 else EditRange(reads, reads, _without_loop(evidence, rows, inside) or reads)
             ),

@@ -35,6 +35,8 @@ _MAKING = (
 _CONSTANT = r"^aten::(new_)?(zeros|ones|full)(_like)?$"
 #: Operators by which a batch is picked from data on the CPU, also with numbers that are made.
 _PICKING = r"^aten::index(_select)?$"
+#: Operators that average, add up or scale what has just been copied from the device.
+_ARITHMETIC = r"^aten::(lerp|add|sub|mul|div|addcmul|addcdiv|sum|mean)_?$"
 #: Operators that a script calls for a copy.
 _COPYING = (
     r"^aten::(_?to(_copy)?|copy_?|cpu|cuda|contiguous|clone|pin_memory|_pin_memory|lift|lift_fresh|tensor)$"
@@ -71,17 +73,21 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         made = to_device and (_made_in_step(trace, evidence, copies) or _are_constant(evidence, operators))
         copied = "computed on the CPU and copied to" if made else "copied to" if to_device else "copied from"
         edits = pinned(trace, copies, inside)
-        copied_on = np.zeros(0, dtype=bool) if to_device else _copied_on(evidence, operators)
-        if copied_on.any():
-            edits |= evidence.calls.edit(copied_on)
-            faster = without_threads(trace, copied_on)
-            if faster is not None:
-                edits |= faster
+        copied_on, computed = (
+            np.zeros(0, dtype=bool) if to_device else _next_on_cpu(evidence, operators, names)
+            for names in (r"^aten::copy_$", _ARITHMETIC)
+        )
+        for used in (copied_on, computed):
+            if used.any():
+                edits |= evidence.calls.edit(used)
+                faster = without_threads(trace, used)
+                if faster is not None:
+                    edits |= faster
         yield Finding(
             f"{sizes(trace, copies, size)} are {copied} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
             evidence.location(row),
-            _MADE if made else _instead(evidence, row, to_device),
+            _MADE if made else _kept_on_device(evidence, computed) + _instead(evidence, row, to_device),
             "high",
             "the memory is not pinned, so the call blocks the host"
             + (
@@ -155,8 +161,8 @@ def follow(trace: Trace, copies: Ints, operators: Ints) -> bool:
     return known > 0 and known >= _FOLLOWING * len(copying)
 
 
-def _copied_on(evidence: Evidence, operators: Ints) -> Mask:
-    """Return which calls copy on the CPU what most of the operators have just copied from the device."""
+def _next_on_cpu(evidence: Evidence, operators: Ints, names: str) -> Mask:
+    """Return which calls run on the CPU right after most of the operators, which copy from the device, by name."""
     calls, trace = evidence.calls, evidence.trace
     result = np.zeros(len(calls.rows), dtype=bool)
     inside = calls.inside(operators)
@@ -165,8 +171,18 @@ def _copied_on(evidence: Evidence, operators: Ints) -> Mask:
         others = np.flatnonzero((calls.tracks == track) & ~trace.named(VIEWS, calls.rows))
         after = np.searchsorted(others, inside, side="right")
         result[others[after[after < len(others)]]] = True
-    result &= operators_on_cpu(trace) & trace.named(r"^aten::copy_$", calls.rows)
-    return result if result.sum() >= _FOLLOWING * len(operators) else np.zeros_like(result)
+    result &= (calls.work_count == 0) & trace.named(names, calls.rows)
+    # Those of small tensors are too short to be told from bookkeeping by their time.
+    is_most = result.sum() >= _FOLLOWING * len(operators) and (result & operators_on_cpu(trace)).any()
+    return result if is_most else np.zeros_like(result)
+
+
+def _kept_on_device(evidence: Evidence, computed: Mask) -> str:
+    """Return the beginning of a fix for copies from which the CPU computes; empty = it does not."""
+    if not computed.any():
+        return ""
+    name = evidence.calls.names[int(np.flatnonzero(computed)[0])]
+    return f"keep on the device what {operator_label(name)} computes with it on the CPU; or "
 
 
 def pinned(trace: Trace, work: Ints, inside: Ints) -> EditRange:

@@ -28,14 +28,14 @@ _AT_PLACES = (
 _MANY, _MAX_CALLS = 8, 60
 #: Share of their host time that remains if one call for all iterations takes or adds the rows, whose slices are views.
 _KEEP_OF_LOOP = (0.1, 0.4, 0.03)
-_OF_ONE = (
+_FIX_ONE = (
     "keep shapes fixed: torch.where or x * mask instead of x[mask], padding instead of unique, "
     "repeat_interleave(…, output_size=n)"
 )
-_OF_LOOP = (
+_FIX_LOOP = (
     "before the loop, sort once (order = chosen.argsort()), read all sizes at once "
-    "(sizes = chosen.bincount().tolist()), and take x[order].split(sizes); after it, add all rows at once (torch.cat, "
-    "one index_add_)"
+    "(sizes = chosen.bincount(minlength=n).tolist()), and take x[order].split(sizes); after it, add all rows at once "
+    "(torch.cat, one index_add_)"
 )
 #: Operators that compute a size from a tensor, and operators that make a tensor of a given size.
 _SIZES = r"^aten::(max|amax|sum|count_nonzero)$"
@@ -77,7 +77,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             f"the host waits to learn the size of a result ({row.through}), "
             f"{evidence.rhythm(*(row for _, row, _ in found))}",
             evidence.location(row),
-            _OF_LOOP if len(at_places) else _OF_ONE,
+            _FIX_LOOP if len(at_places) else _FIX_ONE,
             "high" if row.at_line else "medium",
             "only the device knows how large the result is; its gradient is scattered back",
             *edits,

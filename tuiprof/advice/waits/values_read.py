@@ -29,12 +29,7 @@ _LAYERS: Final = ("gemm", "convolution", "attention")
 
 
 def stretches(calls: Calls, reads: Ints) -> list[Ints]:
-    """Return the calls of the reads of each step with the loops around them; none if there are no such loops.
-
-    Args:
-        calls: The framework calls.
-        reads: Those that read a value, as indices.
-    """
+    """Return the calls of the reads of each step, given as indices, with the loops around them; empty = none."""
     steps = np.unique(calls.steps[reads])
     found = [around for step in steps if len(around := _around(calls, reads[calls.steps[reads] == step]))]
     return found if len(found) >= _MOST * len(steps) else []
@@ -85,14 +80,8 @@ def _only_computes(calls: Calls, body: Ints) -> bool:
     )
 
 
-def rarely(calls: Calls, around: list[Ints], reads: Edit) -> EditRange:
-    """Return the change in which these stretches run once in a while, or as one call; at least the reads go.
-
-    Args:
-        calls: The framework calls.
-        around: The stretches, of :func:`stretches`.
-        reads: The change without the reads alone.
-    """
+def run_rarely(calls: Calls, around: list[Ints], reads: Edit) -> EditRange:
+    """Return the change in which these stretches run once in a while, or as one call; at least the reads go."""
     trace, edges = calls.trace, np.array([[stretch[0], stretch[-1]] for stretch in around])
     first, last = calls.rows[edges].T
 

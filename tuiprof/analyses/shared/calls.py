@@ -73,6 +73,10 @@ class Calls:
         """Device time of the work launched by each, ns; in a trace without device work, its own."""
         return self.work_ns if len(self.trace.device_work) else self.trace.lengths(self.rows)
 
+    def share_of_time(self, which: Mask) -> float:
+        """Return the time of some calls as a share of that of all."""
+        return float(self.took_ns[which].sum() / max(self.took_ns.sum(), 1))
+
     @cached_property
     def work_count(self) -> Ints:
         """Number of device events launched by each."""
@@ -175,6 +179,11 @@ class Calls:
         inside = self.call_of_host_call
         waits = trace.host_calls[(inside >= 0) & which[inside]]
         return Edit(waits, host, trace.device_work[launched], keep[launched])
+
+    def shortened(self, keep: Floats) -> Edit:
+        """Return the edit in which each call keeps a share of its time; on a device, as many calls launch it."""
+        keep_host = 1.0 if len(self.trace.device_work) else keep
+        return self.edit(keep < 1, keep_host, np.append(keep, 1.0)[self.call_of_work])
 
     def backward_passes(self) -> Iterator[Ints]:
         """Yield the nodes of each backward pass, as indices.

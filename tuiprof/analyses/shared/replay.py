@@ -36,7 +36,7 @@ from tuiprof.whatif.replay import TOLERANCE, Calibrated, Kinds, calibrate
 MAX_LAUNCHES = 5_000
 #: Minimum profiler slowdown to report.
 SLOWED = 0.05
-#: Below this share, no step without the profiler is told from the captured one.
+#: With less of a slowdown, a step without the profiler counts as long as the captured one.
 _NO_COST: Final = 0.005
 #: Not reported if the session's own steps vary by more than this, from the 10th to the 90th percentile.
 SCATTERED = 3.0
@@ -231,7 +231,8 @@ def _phases(trace: Trace) -> dict[str, Coverage]:
 
 
 #: Steps that take this many times as long as the median, and call so many times as many operators, are another kind of
-#: step: with a rollout, or an evaluation.
+#: step: with a rollout, or an evaluation. PPO's updates beside a loop over time that computes advantages take 2.75
+#: times as long as the others (H200), and call 16 times as many; interruptions call no more operators.
 _LONG, _CALLS_MORE = 2.0, 2.0
 #: They count from this share of the session's time.
 _MIN_LONG: Final = 0.2
