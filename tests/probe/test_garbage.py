@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from threading import Thread
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from probe_runs import Run
 
 from tuiprof.probe.assembly import END, SOURCE, Assembly
-from tuiprof.probe.garbage import COLLECTED, COLLECTS, MAX_PER_S, Collected, GarbageWatch
+from tuiprof.probe.garbage import COLLECTED, COLLECTS, MAX_PER_S, Collected, GarbageRanges, GarbageWatch
 from tuiprof.session import log as records
 
 
@@ -60,6 +61,95 @@ def test_no_more_is_timed_if_collections_are_too_frequent(
     timed.stop()
     assert gc.callbacks == before
     assert timed.record(at + 2_000_000_000, 5) is None
+
+
+def made(kind: type) -> Any:
+    return kind(deque(), Collected) if kind is GarbageWatch else kind(nullcontext)
+
+
+@pytest.mark.parametrize("kind", [GarbageWatch, GarbageRanges])
+def test_the_script_may_empty_the_list_at_any_moment(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Emptied(list[Any]):
+        """A list that is empty as soon as someone has looked at it."""
+
+        def __contains__(self, one: object) -> bool:
+            return super().__contains__(one) and not self.clear()
+
+        def __getitem__(self, index: Any) -> Any:
+            one = super().__getitem__(index)
+            self.clear()
+            return one
+
+    watch = made(kind)
+    watch.start()
+    monkeypatch.setattr(gc, "callbacks", Emptied(gc.callbacks))
+    watch.stop()
+    monkeypatch.undo()
+    watch.stop()
+
+
+@pytest.mark.parametrize("kind", [GarbageWatch, GarbageRanges])
+def test_the_collector_skips_no_callback_of_the_script(kind: type) -> None:
+    """One of them is running when the watch stops, on any thread."""
+    called: list[str] = []
+
+    def stops(phase: str, _info: dict[str, int]) -> None:
+        called.append(f"first {phase}")
+        watch.stop()
+
+    def after(phase: str, _info: dict[str, int]) -> None:
+        called.append(f"second {phase}")
+
+    watch = made(kind)
+    before = list(gc.callbacks)
+    watch.start()
+    try:
+        gc.callbacks.extend([stops, after])
+        gc.collect()
+    finally:
+        gc.callbacks[:] = before
+    assert called == ["first start", "second start", "first stop", "second stop"]
+
+
+def test_what_stays_in_the_list_does_nothing() -> None:
+    marks: deque[Any] = deque()
+    watch = GarbageWatch(marks, Collected)
+    opened: list[str] = []
+    ranges = GarbageRanges(lambda name: nullcontext(opened.append(name)))
+    before = list(gc.callbacks)
+    try:
+        for one in (watch, ranges):
+            one.start()
+            gc.callbacks.append(lambda *_: None)
+        watch.stop()
+        ranges.stop()
+        marks.clear()
+        opened.clear()
+        gc.collect()
+        assert not marks
+        assert not opened
+        watch.start()
+        ranges.start()
+        gc.collect()
+        assert marks
+        assert opened
+        assert len(gc.callbacks) == len(before) + 4, "no second entry"
+    finally:
+        watch.stop()
+        ranges.stop()
+        gc.callbacks[:] = before
+
+
+def test_a_range_that_fails_ends_the_watch(capfd: pytest.CaptureFixture[str]) -> None:
+    def fails(_name: str) -> Any:
+        raise RuntimeError("no ranges")
+
+    ranges = GarbageRanges(fails)
+    before = list(gc.callbacks)
+    ranges.start()
+    gc.collect()
+    assert gc.callbacks == before
+    assert capfd.readouterr().err == ""
 
 
 @given(

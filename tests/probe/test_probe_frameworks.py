@@ -16,6 +16,7 @@ from probe_runs import Run
 
 from tuiprof.advice import advise
 from tuiprof.formats import open_trace
+from tuiprof.probe.frameworks.xla_hooks import XPlaneProfiler
 from tuiprof.session import log as records
 
 JAX = """
@@ -98,6 +99,62 @@ jax.profiler.stop_trace()
     left = [path for path in (done.session / "traces").rglob("*") if path.is_file()]
     assert done.session / first.path in left
     assert {path.parent for path in left} == {(done.session / first.path).parent}
+
+
+class Writer:
+    """A profiler that writes a trace when it stops, and the capturer that uses it."""
+
+    def __init__(self, session: Path, *, alone: bool = True, others: tuple[str, ...] = ()) -> None:
+        self.session = str(session)
+        self._alone = alone
+        self._others = others
+        self.run = session / "traces" / "plugins" / "profile" / "2026_01_01"
+
+    def alone(self) -> bool:
+        return self._alone
+
+    def put(self, *names: str) -> None:
+        self.run.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (self.run / name).write_bytes(b"")
+
+    def start_trace(self, folder: str) -> None:
+        assert Path(folder) == self.run.parents[2]
+
+    def stop_trace(self) -> None:
+        self.put("node1.xplane.pb", "node1.trace.json.gz", *self._others)
+
+    def left_by_abort(self, *meanwhile: str) -> set[str]:
+        """Return the names of the files after a capture that failed; ``meanwhile`` = what others wrote in it."""
+        profiler = XPlaneProfiler(self, "writer", self)  # type: ignore[arg-type]
+        profiler.start()
+        if meanwhile:
+            self.put(*meanwhile)
+        profiler.abort()
+        return {path.name for path in Path(self.session).rglob("*") if path.is_file()}
+
+
+OTHER = ("node1.foo.xplane.pb", "node1.foo.trace.json.gz")
+
+
+def test_a_capture_that_fails_removes_its_own_trace_only(tmp_path: Path) -> None:
+    assert Writer(tmp_path / "a").left_by_abort() == set()
+    assert not list((tmp_path / "a" / "traces").iterdir()), "empty folders"
+    assert Writer(tmp_path / "b").left_by_abort(*OTHER) == set(OTHER), "written before the end of the capture"
+    assert Writer(tmp_path / "c", others=OTHER).left_by_abort() > set(OTHER), "which is whose?"
+    mine = {"node1.xplane.pb", "node1.trace.json.gz"}
+    assert Writer(tmp_path / "d", alone=False).left_by_abort() == mine, "another rank may have written it"
+
+
+def test_a_trace_that_another_process_removes_first_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first(path: str) -> None:
+        Path(path).unlink()
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "remove", first)
+    assert Writer(tmp_path).left_by_abort() == set()
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])

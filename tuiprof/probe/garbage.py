@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import repeat
 from threading import get_ident
@@ -20,6 +20,37 @@ GARBAGE_RANGE = "Python GC"
 MAX_PER_S = 2000
 
 
+class _Callback:
+    """What the collector calls where a collection begins and ends: no Python code, unless the functions have some.
+
+    The collector may be walking along its list, on any thread. An entry that goes makes it skip the next one, which is
+    the script's, so an entry that is not the last one stays, without effect.
+    """
+
+    def __init__(self, began: Callable[[Any], None], ended: Callable[[Any], None]) -> None:
+        # The collector calls ``getattr(stamps, "start" or "stop", info)``; a property needs a class.
+        self._on = {"start": property(began), "stop": property(ended)}
+        self._stamps: Any = type("Stamps", (), dict.fromkeys(self._on))
+        self._entry: Any = partial(getattr, self._stamps())
+
+    def start(self) -> None:
+        """Have it called."""
+        self._set(self._on)
+        if self._entry not in gc.callbacks:
+            gc.callbacks.append(self._entry)
+
+    def stop(self) -> None:
+        """Have nothing called; the script may have emptied the list, or empty it meanwhile."""
+        self._set(dict.fromkeys(self._on))
+        with suppress(IndexError, ValueError):
+            if gc.callbacks[-1] is self._entry:
+                gc.callbacks.remove(self._entry)
+
+    def _set(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self._stamps, name, value)
+
+
 class GarbageWatch:
     """Adds a mark where a collection begins and where it ends, on any thread.
 
@@ -28,24 +59,20 @@ class GarbageWatch:
     """
 
     def __init__(self, marks: deque[Any], collected: Callable[[], Collected]) -> None:
-        # The collector calls ``getattr(stamps, "start" or "stop", info)``; a property needs a class.
-        stamps = {"start": property(_stamp(marks, COLLECTS)), "stop": property(_stamp(marks, COLLECTED))}
-        self._callback: Any = partial(getattr, type("Stamps", (), stamps)())
+        self._callback = _Callback(_stamp(marks, COLLECTS), _stamp(marks, COLLECTED))
         self._collected = collected
         self._looked_at = self._seen = 0
 
     def start(self) -> None:
         """Start watching."""
         self._looked_at, self._seen = monotonic_ns(), 0
-        if self._callback not in gc.callbacks:
-            gc.callbacks.append(self._callback)
+        self._callback.start()
         self._collected().watched = True
 
     def stop(self) -> None:
-        """Stop watching; the script may have emptied the list."""
+        """Stop watching."""
         self._collected().watched = False
-        if self._callback in gc.callbacks:
-            gc.callbacks.remove(self._callback)
+        self._callback.stop()
 
     def record(self, now: int, n: int) -> dict[str, Any] | None:
         """Return what collections took so far, for the log in which step ``n`` runs; None = nothing is known.
@@ -124,24 +151,27 @@ class GarbageRanges:
     def __init__(self, range_of: Callable[[str], AbstractContextManager[Any]]) -> None:
         self._range_of = range_of
         self._open: AbstractContextManager[Any] | None = None
-        self._callback = self._collects  # each access creates a new bound method
+        self._callback = _Callback(self._began, self._ended)
 
     def start(self) -> None:
         """Start watching."""
-        gc.callbacks.append(self._callback)
+        self._callback.start()
 
     def stop(self) -> None:
-        """Stop watching; the script may have emptied the list."""
-        if self._callback in gc.callbacks:
-            gc.callbacks.remove(self._callback)
+        """Stop watching."""
+        self._callback.stop()
 
-    def _collects(self, phase: str, _info: dict[str, int]) -> None:
+    def _began(self, _stamps: Any) -> None:
         try:
-            if phase == "start":
-                self._open = self._range_of(GARBAGE_RANGE)
-                self._open.__enter__()
-            elif self._open is not None:  # else it had begun before
-                opened, self._open = self._open, None
-                opened.__exit__(None, None, None)
+            self._open = self._range_of(GARBAGE_RANGE)
+            self._open.__enter__()
         except Exception:
             self.stop()  # Python would print exceptions to the script's stderr
+
+    def _ended(self, _stamps: Any) -> None:
+        opened, self._open = self._open, None
+        try:
+            if opened is not None:  # else it had begun before
+                opened.__exit__(None, None, None)
+        except Exception:
+            self.stop()

@@ -349,13 +349,13 @@ class Runtime:
         """Reset after a fork: a child that trains gets its own log, a data-loading child records nothing."""
         if self.has_left:
             return
-        self.garbage.stop()
         self.log.forget()
         device, call, jitted = self.steps.device, self.steps.call, self.steps.has_jitted
         self.steps.__init__(self._first_step, self.steps.marks, self.steps.optimizers.several)  # type: ignore[misc]
         self.steps.call, self.steps.has_jitted = call, jitted
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
         self.capture.after_fork()
+        self.garbage.stop()  # after the ranges of a capture, whose entry comes later
         self._begin()
         for phase in self._phases.values():
             phase.forget()

@@ -62,12 +62,18 @@ def step_hook(runtime: Runtime, name: str, source: int, ready: Callable[[], bool
     return ended
 
 
+#: The end of the name of what the profilers write, and of the files that have the same name otherwise.
+_PLANE = ".xplane.pb"
+_BESIDE = (".trace.json.gz", ".syncs.jsonl")
+
+
 class XPlaneProfiler:
     """One window under a profiler that writes ``plugins/profile/<time>/<host>.xplane.pb`` into a folder."""
 
     def __init__(self, profiler: Any, name: str, capturer: Capturer) -> None:
         self._profiler = profiler
         self._name = name
+        self._alone = capturer.alone
         self._session = capturer.session
         self._folder = os.path.join(capturer.session, "traces")
         self._before: set[str] = set()
@@ -104,39 +110,51 @@ class XPlaneProfiler:
         new = self._written()
         if not new:
             raise CaptureError(f"{self._name} wrote no trace")
-        return os.path.relpath(new, self._session)
+        return os.path.relpath(new[0], self._session)
 
-    def _written(self) -> str:
-        """Return the path of the newest trace that was not there before the window; empty = none."""
-        return next((path for path in newest_profile(self._folder) if path not in self._before), "")
+    def _written(self) -> list[str]:
+        """Return the paths of the traces that were not there before, the newest first."""
+        return [path for path in newest_profile(self._folder) if path not in self._before]
 
     def forget(self) -> None:
         """Nothing can be done in a forked child, which these frameworks do not support."""
 
     def abort(self) -> None:
-        """Stop when running, and remove what these frameworks write then: it is part of a capture that has failed."""
+        """Stop when running, and remove what these frameworks write then: it is part of a capture that has failed.
+
+        All ranks write into one folder, and the script may: what may be theirs stays.
+        """
         self.step_ended()
         if self._running:
+            self._before = set(newest_profile(self._folder))
             self.stop()
-            if path := self._written():
-                remove_profile(path)
+            new = self._written()
+            if len(new) == 1 and self._alone():
+                remove_profile(new[0])
 
 
 def newest_profile(folder: str) -> list[str]:
     """Return the XPlane files under ``folder/plugins/profile``, the newest run first."""
     found: list[str] = []
     for where, _, names in os.walk(os.path.join(folder, "plugins", "profile")):
-        found += [os.path.join(where, name) for name in names if name.endswith(".xplane.pb")]
-    return sorted(found, key=os.path.getmtime, reverse=True)
+        found += [os.path.join(where, name) for name in names if name.endswith(_PLANE)]
+    return sorted(found, key=_changed, reverse=True)
+
+
+def _changed(path: str) -> float:
+    """Return when a file was changed; 0 = another process has removed it."""
+    try:
+        return os.path.getmtime(path)
+    except OSError:
+        return 0.0
 
 
 def remove_profile(path: str) -> None:
     """Remove an XPlane file, what is beside it of the same host, and folders that are empty then."""
-    folder, name = os.path.split(path)
-    beside = name[: -len("xplane.pb")]
-    for other in os.listdir(folder):
-        if other.startswith(beside):
-            os.remove(os.path.join(folder, other))
+    for end in (_PLANE, *_BESIDE):
+        with contextlib.suppress(OSError):  # there is none
+            os.remove(path[: -len(_PLANE)] + end)
+    folder = os.path.dirname(path)
     with contextlib.suppress(OSError):  # not empty
         for _ in range(3):  # plugins/profile/<time>
             os.rmdir(folder)
@@ -278,7 +296,7 @@ class JaxProfiler(XPlaneProfiler):
     def finish(self) -> str:
         """Write the lines of host waits next to the trace; return the trace's path relative to the session."""
         trace = super().finish()
-        self._syncs.write(os.path.join(self._session, trace.removesuffix(".xplane.pb") + ".syncs.jsonl"))
+        self._syncs.write(os.path.join(self._session, trace[: -len(_PLANE)] + ".syncs.jsonl"))
         return trace
 
     def step_begins(self, n: int) -> None:
