@@ -45,7 +45,7 @@ def steps(
         made.op("aten::_local_scalar_dense", at + 9_100, at + 9_300)
         made.call("cudaMemcpyAsync", at + 9_110, at + 9_200, correlation=correlation)
         made.kernel("Memcpy DtoH", at + 9_190, at + 9_191, correlation, category="memcpy", bytes=4)
-        made.call("cudaStreamSynchronize", at + 9_210, at + 9_250, correlation=correlation + 1)
+        made.call("cudaStreamSynchronize", at + 9_210, at + 9_250)
         correlation += 2
     trace = made.trace([site(number * 10_000 + 9_290, where) for number in range(4)])
     trace.uncaptured = Uncaptured(40, 1e7, 1e7, 1e7, idle_cores=4.0, usable_cores=8, trainer=trainer)

@@ -41,20 +41,18 @@ def rank(arrives: Sequence[int], *, reads: bool = False, sizes: Sequence[int] = 
         at, later, first = number * STEP + 20, (number >= 2) * apart, number * 100 + 1
         host, at = number * (STEP if reads else HOST) + later, at + later
         made.step(number, host, host + (STEP if reads else HOST))
-        made.launch("gemm", (host + 5, host + 8), (at, at + arrival), first)
+        made.launch("gemm", (host + 5, host + 8), (at, at + arrival))
         made.launch(REDUCE, (host + 10, host + 14), (at + arrival, at + LEFT), first + 1)
         if reads:
             made.op("aten::item", host + 16, at + LEFT + 12)
             made.call("cudaMemcpyAsync", host + 18, host + 21, correlation=first + 2)
             made.kernel("Memcpy DtoH", at + LEFT, at + LEFT + 2, first + 2, category="memcpy")
-            made.call("cudaStreamSynchronize", host + 22, at + LEFT + 8, correlation=first + 3)
+            made.call("cudaStreamSynchronize", host + 22, at + LEFT + 8)
         for index in range(20):
             begin = (at + LEFT + 15 if reads else host + 20) + index * 12
             work = at + LEFT + (index * 12 + 25 if reads else index * 15)
             made.op("aten::mul", begin, begin + 9)
-            made.launch(
-                "mul", (begin + 2, begin + 5), (work, work + (2 if reads else 15)), first + 10 + index
-            )
+            made.launch("mul", (begin + 2, begin + 5), (work, work + (2 if reads else 15)))
     trace = made.trace()
     if sizes:
         trace.communications = pl.DataFrame(

@@ -213,7 +213,7 @@ def test_gradients_of_biases_and_norms_are_not_needed_either(
 
 
 def test_half_of_a_node_is_not_launched_if_the_gradient_of_its_weight_is_not_needed() -> None:
-    made, launches = Made(), 0
+    made = Made()
     for _, at in made.steps(300):
         for name, begin, took, sequence in (
             ("aten::linear", 0, 20, 0),
@@ -228,8 +228,8 @@ def test_half_of_a_node_is_not_launched_if_the_gradient_of_its_weight_is_not_nee
                 made.op("aten::add_" if begin == 140 else "aten::detach", at + begin + 2, at + begin + 4)
                 continue
             for call in range(2 if "Mm" in name else 1):
-                launches, launch = launches + 1, at + begin + 5 + 5 * call
-                made.launch(GEMM, (launch, launch + 2), (launch + 3, launch + 4), launches)
+                launch = at + begin + 5 + 5 * call
+                made.launch(GEMM, (launch, launch + 2), (launch + 3, launch + 4))
         made.add("annotation", "Optimizer.step#AdamW.step", at + 240, at + 290)
     # Half of 100 µs, and the accumulation.
     assert found(made.trace(), "unneeded-gradients")["wins_ns"] == pytest.approx(50_000 + 20_000, rel=0.02)
@@ -886,11 +886,11 @@ def test_what_if_counts_rare_steps_as_the_findings_do() -> None:
 
 @pytest.mark.parametrize("syncs", [0, 2])
 def test_what_launches_too_slowly_for_graphs_must_not_wait(syncs: int) -> None:
-    made, correlation = Made(), 0
+    made = Made()
     for _, at in made.steps(1000):
         for index in range(60):
-            begin, correlation = at + 100 + index * 12, correlation + 1
-            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10), correlation)
+            begin = at + 100 + index * 12
+            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10))
         for index in range(syncs):
             made.call("cudaStreamSynchronize", at + 900 + 10 * index, at + 905 + 10 * index)
     fix = found(made.trace(), "launch-bound")["instead"]
@@ -924,18 +924,16 @@ def test_a_graph_needs_capturable_optimizers(optimizers: tuple[str, ...], named:
 
 def graph_advice(sizes: tuple[int, ...], optimizers: tuple[str, ...] = ()) -> str:
     """What to do about many launches, in steps with copies of these sizes to the device and these optimizers."""
-    made, correlation = Made(), 0
+    made = Made()
     for number, size in enumerate(sizes):
         at = number * 1000
         made.step(number, at, at + 1000)
         if size:
             copy = {"category": "memcpy", "bytes": size}
-            made.launch(
-                "Memcpy HtoD (Pinned -> Device)", (at, at + 5), (at + 6, at + 10), number + 1000, **copy
-            )
+            made.launch("Memcpy HtoD (Pinned -> Device)", (at, at + 5), (at + 6, at + 10), **copy)
         for index in range(60):
-            begin, correlation = at + 100 + index * 12, correlation + 1
-            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10), correlation)
+            begin = at + 100 + index * 12
+            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10))
         for index, optimizer in enumerate(optimizers):
             made.add(
                 "annotation", f"Optimizer.step#{optimizer}.step", at + 900 + 20 * index, at + 910 + 20 * index

@@ -75,12 +75,23 @@ class Made:
         name: str,
         call: tuple[float, float],
         work: tuple[float, float],
-        correlation: int,
+        correlation: int | None = None,
+        thread: int = MAIN,
         **columns: Any,
     ) -> Made:
-        """Add a launch call and the kernel it launches."""
-        self.call("cudaLaunchKernel", *call, correlation=correlation)
+        """Add a launch call and the kernel it launches; without a correlation, with one of their own."""
+        correlation = self._correlation(correlation)
+        self.call("cudaLaunchKernel", *call, correlation=correlation, track=thread)
         return self.kernel(name, *work, correlation, **columns)
+
+    def copy(self, what: str, call: tuple[float, float], work: tuple[float, float], size: int) -> Made:
+        """Add a call that copies memory, and the copy, such as ``HtoD (Pageable -> Device)``."""
+        correlation = self._correlation()
+        self.call("cudaMemcpyAsync", *call, correlation=correlation)
+        return self.kernel(f"Memcpy {what}", *work, correlation, category="memcpy", bytes=size)
+
+    def _correlation(self, given: int | None = None) -> int:
+        return 1_000_000 + len(self.rows) if given is None else given
 
     def step(self, number: int, start: float, end: float) -> Made:
         """Add a step marker."""

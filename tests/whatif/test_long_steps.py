@@ -35,13 +35,12 @@ def captured(
 
     Where it ``waits``, the host does so after each operator of the long steps.
     """
-    made, at, correlation = Made(), 0.0, 0
+    made, at = Made(), 0.0
     for number, count in enumerate(operators):
         begin = at
         for _ in range(count):
-            correlation += 1
             made.op("aten::mm", at, at + 35)
-            made.launch("gemm", (at + 2, at + 6), (at + 9, at + 14), correlation)
+            made.launch("gemm", (at + 2, at + 6), (at + 9, at + 14))
             if waits and count > 20:
                 made.call("cudaStreamSynchronize", at + 15, at + 33)
             at += 200 if number == slow else 40

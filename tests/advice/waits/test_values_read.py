@@ -36,33 +36,26 @@ class _Steps:
     """Steps of a large product that the host waits for, and of loops."""
 
     def __init__(self) -> None:
-        self.made, self.correlation, self.at = Made(), 0, 0.0
+        self.made, self.at = Made(), 0.0
 
     def launch(self, operator: str, kernel: str, work_us: float, sequence: int | None = None) -> None:
-        self.correlation += 1
         self.made.op(operator, self.at, self.at + 40, sequence=sequence)
         starts = self.at + 10
-        self.made.launch(kernel, (self.at + 5, self.at + 9), (starts, starts + work_us), self.correlation)
+        self.made.launch(kernel, (self.at + 5, self.at + 9), (starts, starts + work_us))
         self.at += max(50, work_us + 20)
 
     def read(self) -> None:
-        self.correlation += 1
         at = self.at
         self.made.op("aten::item", at, at + 40).op("aten::_local_scalar_dense", at + 1, at + 39)
-        self.made.call("cudaMemcpyAsync", at + 5, at + 9, correlation=self.correlation)
-        self.made.kernel(
-            "Memcpy DtoH (Device -> Pageable)", at + 10, at + 12, self.correlation, category="memcpy", bytes=4
-        )
-        self.made.call("cudaStreamSynchronize", at + 12, at + 35, correlation=self.correlation + 1)
-        self.correlation += 1
+        self.made.copy("DtoH (Device -> Pageable)", (at + 5, at + 9), (at + 10, at + 12), 4)
+        self.made.call("cudaStreamSynchronize", at + 12, at + 35)
         self.at += 50
 
     def loop(self, loop: Loop, number: int) -> None:
         first = number * 1_000
         for index in range(loop.times):
-            self.launch(
-                loop.operator, loop.kernel, loop.work_us, first + index if loop.differentiated else None
-            )
+            sequence = first + index if loop.differentiated else None
+            self.launch(loop.operator, loop.kernel, loop.work_us, sequence)
         if loop.differentiated:
             for index in range(loop.times):
                 self.made.op(

@@ -19,13 +19,13 @@ MASK = f"{LIBRARY}/transformers/masking_utils.py:331 _ignore_mask"
 
 def steps(*places: tuple[str, ...]) -> Trace:
     """Four steps that read a value at each place, right after a product."""
-    made, sites, correlation = Made(), [], 0
+    made, sites = Made(), []
     for _, at in made.steps(180 * len(places)):
         for place, frames in enumerate(places):
-            correlation, begin = correlation + 10, at + 180 * place
-            made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 100), correlation)
+            begin = at + 180 * place
+            made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 100))
             made.op("aten::item", begin + 6, begin + 110)
-            made.call("cudaStreamSynchronize", begin + 7, begin + 105, correlation=correlation + 1)
+            made.call("cudaStreamSynchronize", begin + 7, begin + 105)
             sites.append(site(begin + 104, *frames))
     trace: Trace = made.trace(sites)
     time_ns = 180e3 * len(places)
