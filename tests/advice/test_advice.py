@@ -146,8 +146,7 @@ def test_waits_of_xla(wait: str, rule: str | None, what: str) -> None:
         made.launch("gemm", (at, at + 5), (at + 10, at + 90))
         made.add("python_function" if wait.startswith("api") else "runtime", wait, at + 20, at + 98)
         made.launch("add", (at + 115, at + 120), (at + 122, at + 190))
-    trace = made.trace()
-    trace.info = replace(trace.info, framework="PyTorch/XLA" if wait.startswith("PjRt") else "JAX 0.11.2")
+    trace = made.trace(framework="PyTorch/XLA" if wait.startswith("PjRt") else "JAX 0.11.2")
     found = advice(trace).table("findings").rows
     found = found.filter(pl.col("rule").is_in(["array-read", "explicit-wait"]))
     assert found["rule"].to_list() == ([rule] if rule else [])

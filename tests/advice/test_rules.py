@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report, site, with_arguments
+from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, in_session, report, with_arguments
 from findings import finding, found
 from host_ahead import Op, Steps, gpu_bound, with_shapes
 
@@ -647,11 +646,8 @@ def test_an_instance_norm_which_is_a_batch_norm_wants_channels_first_too() -> No
     ],
 )
 def test_fp32_products_at_the_rate_that_the_chip_has(device: str, word: str, keep: float) -> None:
-    trace = gpu_bound(
-        ("aten::mm", "sm80_xmma_gemm_f32f32_f32f32_f32_nn", 500), ("aten::add", ELEMENTWISE, 100)
-    )
-    trace.info = replace(trace.info, devices=(DeviceInfo(0, device),))
-    row = found(trace, "fp32-matmul")
+    ops = ("aten::mm", "sm80_xmma_gemm_f32f32_f32f32_f32_nn", 500), ("aten::add", ELEMENTWISE, 100)
+    row = found(gpu_bound(*ops, devices=(DeviceInfo(0, device),)), "fp32-matmul")
     assert word in row["instead"]
     assert row["wins_ns"] == pytest.approx(500_000 * (1 - keep), rel=0.01)
 
@@ -676,8 +672,7 @@ def test_unaligned_products_gain_less_from_tf32(device: str, of_input: str, time
         of_weight = SIMT.format("nt")  # cuBLAS takes it for any size
         steps.op(node, ((of_weight, 600), (aligned, 600)), sequence=2, track=BACKWARD)
         steps.op(node, ((of_weight, 400), (of_input, 400)), sequence=1, track=BACKWARD)
-    trace = steps.trace()
-    trace.info = replace(trace.info, devices=(DeviceInfo(0, device),))
+    trace = steps.trace(devices=(DeviceInfo(0, device),))
     keep = 1.2 * (31.5 / 70 if "A10G" in device else 66.9 / 494.7)
     row = found(trace, "fp32-matmul")
     assert row["wins_ns"] == pytest.approx(1800e3 * (1 - keep) + 1200e3 * (1 - times * keep), rel=0.01)
@@ -686,10 +681,8 @@ def test_unaligned_products_gain_less_from_tf32(device: str, of_input: str, time
 
 def test_products_of_attention_in_tf32_still_read_and_write_the_scores() -> None:
     product = "sm80_xmma_gemm_f32f32_f32f32_f32_nn"
-    trace = gpu_bound(
-        ("aten::matmul", product, 300), ("aten::softmax", SOFTMAX, 500), ("aten::matmul", product, 260)
-    )
-    trace.info = replace(trace.info, devices=(DeviceInfo(0, "NVIDIA H100 80GB HBM3"),))
+    ops = ("aten::matmul", product, 300), ("aten::softmax", SOFTMAX, 500), ("aten::matmul", product, 260)
+    trace = gpu_bound(*ops, devices=(DeviceInfo(0, "NVIDIA H100 80GB HBM3"),))
     row = found(trace, "fp32-matmul")
     # A pass over the scores takes half of the softmax; in bfloat16 they are half as large.
     assert row["wins_ns"] == pytest.approx((300 + 260 - 2 * 250) * 1000, rel=0.01)
@@ -778,12 +771,12 @@ def host_bound(*, python_us: float = 0.0, steps: int = 4, name: str = "") -> Mad
 def test_python_after_a_wait_is_named_by_the_line_of_that(
     waits: int, near: bool, frame: str, where: str
 ) -> None:
-    made, sites = host_bound(python_us=1_500, name=frame), []
+    made = host_bound(python_us=1_500, name=frame)
     for number in range(waits):
         at = number * 3_000 + (410 if near else 10)
         made.call("cudaStreamSynchronize", at - 8, at - 2)
-        sites.append(site(at - 3, "train.py:7 counted"))
-    row = found(made.trace(sync_sites=sites), "python-time")
+        made.site(at - 3, "train.py:7 counted")
+    row = found(made.trace(), "python-time")
     assert row["where"] == where
     assert row["instead"].endswith("record with --stack to name it") == (not frame)
 
@@ -1427,8 +1420,7 @@ def test_threads_that_spin_after_operators_on_the_cpu_slow_the_host(
             made.add("annotation", "enumerate(DataLoader)#_X.__next__", at + 421, at + 422)
         made.op("aten::mm", at + 430, at + 990)
         made.launch(GEMM, (at + 440, at + 450), (at + 452, at + 472))
-    trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, busy_cores=busy_cores)
+    trace = in_session(made.trace(), 1e6, busy_cores=busy_cores)
     row = found(trace, "host-operators")
     assert row["wins_ns"] == pytest.approx(360_000 + faster * 0.05 * 600_000, rel=0.03)
     assert row["wins_low_ns"] <= 360_000, "or they take as long"
@@ -1467,8 +1459,7 @@ def test_threads_that_spin_do_so_only_for_a_while_after_an_operator() -> None:
         made.op("aten::hann_window", at, at + 3_000)
         made.op("aten::mm", at + 3_000, at + 100_000)
         made.launch(GEMM, (at + 3_010, at + 3_020), (at + 3_022, at + 3_042))
-    trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1e8, 1e8, 1e8, busy_cores=8.0)
+    trace = in_session(made.trace(), 1e8, busy_cores=8.0)
     assert found(trace, "host-operators")["wins_ns"] == pytest.approx(0.9 * 3e6 + 0.05 * 10e6, rel=0.02)
 
 
@@ -1520,10 +1511,7 @@ def test_what_the_cpu_averages_with_what_is_read_is_better_kept_on_the_device(th
 
 
 def wins_by_busy_cores(made: Made, busy_cores: float) -> float:
-    trace = made.trace()
-    step_ns = float(trace.steps.ends[0] - trace.steps.starts[0])
-    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, busy_cores=busy_cores)
-    return float(found(trace, "pageable-memory")["wins_ns"])
+    return float(found(in_session(made.trace(), busy_cores=busy_cores), "pageable-memory")["wins_ns"])
 
 
 @pytest.mark.parametrize(
@@ -1595,16 +1583,16 @@ def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded(
 
 @pytest.mark.parametrize(("idle_us", "advised"), [((40, 40, 40), True), ((100, 5, 5), False)])
 def test_waits_that_save_little_one_by_one(idle_us: tuple[int, ...], advised: bool) -> None:
-    made, sites, at = Made(), [], 0.0
+    made, at = Made(), 0.0
     for number in range(4):
         made.step(number, at, at + 3 * 110 + sum(idle_us))
         for place, idle in enumerate(idle_us):
             made.launch(GEMM, (at, at + 5), (at + 8, at + 100))
             made.op("aten::item", at + 6, at + 110)
             made.call("cudaStreamSynchronize", at + 7, at + 105)
-            sites.append(site(at + 104, f"train.py:{place + 1} part_{place + 1}"))
+            made.site(at + 104, f"train.py:{place + 1} part_{place + 1}")
             at += 110 + idle
-    trace = made.trace(sync_sites=sites)
+    trace = made.trace()
     if not advised:
         assert finding(trace, "waits-in-turn") is None, "one of them saves most of it"
         return
@@ -1617,7 +1605,7 @@ def test_waits_that_save_little_one_by_one(idle_us: tuple[int, ...], advised: bo
 def test_waits_of_a_trainer_name_its_arguments() -> None:
     """The script cannot change the lines of a framework that wait."""
     library = "/env/lib/python3.12/site-packages"
-    made, sites = Made(), []
+    made = Made()
     for _, at in made.steps(540):
         for place, operator in enumerate(("item", "to", "item")):
             begin = at + 180 * place
@@ -1629,9 +1617,8 @@ def test_waits_of_a_trainer_name_its_arguments() -> None:
             else:
                 made.call("cudaStreamSynchronize", begin + 7, begin + 105)
             line = f"{library}/transformers/trainer.py:{place + 1} part_{place}"
-            sites.append(site(begin + 104, line))
-    trace = made.trace(sync_sites=sites)
-    trace.uncaptured = Uncaptured(40, 540e3, 540e3, 540e3, trainer="transformers")
+            made.site(begin + 104, line)
+    trace = in_session(made.trace(), 540e3, trainer="transformers")
     instead = found(trace, "waits-in-turn")["instead"]
     assert '"non_blocking": True' in instead
     assert "logging_steps=N" in instead
@@ -1639,7 +1626,7 @@ def test_waits_of_a_trainer_name_its_arguments() -> None:
 
 @pytest.mark.parametrize(("function", "advised"), [("all_gather_object", True), ("all_gather", False)])
 def test_objects_that_are_exchanged_in_every_step(function: str, advised: bool) -> None:
-    made, sites = Made(), []
+    made = Made()
     inner = "/site-packages/torch/distributed/distributed_c10d.py"
     for _, at in made.steps(1000):
         for part in range(2):
@@ -1648,9 +1635,9 @@ def test_objects_that_are_exchanged_in_every_step(function: str, advised: bool) 
             made.op("aten::item", begin + 6, begin + 60)
             made.call("cudaStreamSynchronize", begin + 7, begin + 55)
             frames = f"{inner}:3233 _tensor_to_object", f"{inner}:3329 {function}", "train.py:7 log"
-            sites.append(site(begin + 54, *(frames if advised else frames[1:])))
+            made.site(begin + 54, *(frames if advised else frames[1:]))
         made.op("aten::cat", at + 100, at + 500)  # what else it does between its two waits
-    row = finding(made.trace(sync_sites=sites), "object-collective")
+    row = finding(made.trace(), "object-collective")
     assert (row is not None) == advised
     if row is not None:
         assert "all_gather_object() sends Python objects every step" in row["what"]
@@ -1694,7 +1681,7 @@ def test_what_a_metric_computes_between_its_waits_is_not_free() -> None:
 
 def reading(*lines: str) -> list[tuple[str, str]]:
     """Return what is said of the loops in steps, and where they are: one at each of these lines, which all read."""
-    made, sites = Made(), []
+    made = Made()
     for _, at in made.steps(2_000 * (len(lines) + 1)):
         for line in lines:
             for index in range(20):
@@ -1705,14 +1692,14 @@ def reading(*lines: str) -> list[tuple[str, str]]:
                     made.launch(REDUCE, (start + 5, start + 9), (start + 12, start + 15))
                 made.op("aten::item", begin + 40, begin + 80)
                 made.call("cudaStreamSynchronize", begin + 42, begin + 75)
-                sites.append(site(begin + 74, line))
+                made.site(begin + 74, line)
             made.op("aten::item", at + 1_900, at + 1_950)
             made.call("cudaStreamSynchronize", at + 1_910, at + 1_940)
-            sites.append(site(at + 1_939, "train.py:9 log"))
+            made.site(at + 1_939, "train.py:9 log")
             made.op("aten::linear", at + 1_960, at + 1_990)
             made.launch(GEMM, (at + 1_962, at + 1_970), (at + 1_972, at + 1_988))
             at += 2_000
-    rows = advise(made.trace(sync_sites=sites)).table("findings").rows.filter(pl.col("rule") == "kernel-loop")
+    rows = advise(made.trace()).table("findings").rows.filter(pl.col("rule") == "kernel-loop")
     return rows.select("what", "where").rows()
 
 
@@ -1752,7 +1739,8 @@ def test_a_size_is_computed_and_read_if_a_tensor_is_made_right_after(
         made.launch(GEMM, (at + 165, at + 170), (at + 175, at + 380))
         if differentiated:
             made.op("autograd::engine::evaluate_function: SumBackward0", at + 200, at + 210, sequence=number)
-    trace = made.trace([site(number * 400 + 151, "train.py:9 pooled") for number in range(4)])
+        made.site(at + 151, "train.py:9 pooled")
+    trace = made.trace()
     row = finding(trace, "size-from-device")
     assert (row is not None) == size
     assert (finding(trace, "item-each-step") is None) == size, "one of them says what to change"
@@ -1774,10 +1762,8 @@ def test_the_line_of_a_mask_is_that_of_its_forward_pass() -> None:
         made.op("aten::nonzero", at + 115, at + 480)
         made.call("cudaStreamSynchronize", at + 120, at + 470)
         made.launch(REDUCE, (at + 482, at + 485), (at + 487, at + 560))
-    row = finding(
-        made.trace([site(number * 600 + 61, "train.py:9 parts") for number in range(4)]), "size-from-device"
-    )
-    assert row is not None
+        made.site(at + 61, "train.py:9 parts")
+    row = found(made.trace(), "size-from-device")
     assert "train.py:9" in row["where"]
     assert "2 times a step" in row["what"]
 
@@ -1794,12 +1780,8 @@ def test_a_function_that_reads_sizes_and_other_values(sizes: int, advised: bool)
             made.call("cudaStreamSynchronize", begin + 55, begin + 85)
             made.op("aten::zeros" if index < sizes else "aten::mul", begin + 100, begin + 130)
             made.launch(GEMM, (begin + 105, begin + 109), (begin + 112, begin + 180))
-    lines = [
-        site(number * 2_000 + 101 + index * 190, "train.py:9 value")
-        for number in range(4)
-        for index in range(10)
-    ]
-    assert (finding(made.trace(lines), "size-from-device") is not None) == advised
+            made.site(begin + 91, "train.py:9 value")
+    assert (finding(made.trace(), "size-from-device") is not None) == advised
 
 
 @pytest.mark.parametrize(
@@ -1841,12 +1823,8 @@ def test_many_reads_are_one_where_they_are_a_loop() -> None:
             )
             made.copy("DtoH (Device -> Pageable)", (begin + 28, begin + 70), (begin + 60, begin + 61), 4)
             made.call("cudaStreamSynchronize", begin + 71, begin + 75)
-    lines = [
-        site(number * 2_000 + 10 + index * 90 + 81, "train.py:9 clip")
-        for number in range(4)
-        for index in range(20)
-    ]
-    row = found(made.trace(lines), "item-each-step")
+            made.site(begin + 81, "train.py:9 clip")
+    row = found(made.trace(), "item-each-step")
     assert row["wins_high_ns"] > 1.2 * row["wins_ns"], "the norms themselves are one call then"
     assert "20 times a step" in row["what"]
 
@@ -1972,9 +1950,8 @@ def test_operators_on_one_core_of_several(
     made = Made()
     for _, at in made.steps(1000):
         made.op("aten::addmm", at + 10, at + 10 + op_us)
-    trace = made.trace()
     known = {"usable_cores": usable, "busy_cores": busy, "idle_cores": idle, "threads": now}
-    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, **known)
+    trace = in_session(made.trace(), 1e6, **known)
     row = finding(trace, "cpu-threads")
     assert (row is not None) == (threads is not None)
     if row is not None and threads is not None:
@@ -1997,8 +1974,7 @@ def test_memory_that_is_requested_again_in_every_step(
     made = Made()
     for _, at in made.steps(1000):
         made.op("aten::addmm", at + 10, at + 910)
-    trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, page_faults=PageFaults(faults, share))
+    trace = in_session(made.trace(), 1e6, page_faults=PageFaults(faults, share))
     row = finding(trace, "page-faults")
     assert (row is not None) == (saved_us is not None)
     if row is not None:
@@ -2012,25 +1988,21 @@ def test_page_faults_that_the_capture_lacks() -> None:
     made = Made()
     for _, at in made.steps(1000):
         made.op("aten::addmm", at + 10, at + 910)
-    trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1.3e6, 1.3e6, 1.3e6, page_faults=PageFaults(200, 0.5))
+    trace = in_session(made.trace(), 1.3e6, page_faults=PageFaults(200, 0.5))
     row = found(trace, "page-faults")
     assert row["wins_ns"] == pytest.approx(360_000, rel=0.01)  # though the capture is faster by 300 µs
 
 
 def test_a_capture_that_is_faster_than_the_session_is_not_called_slower_by_a_negative_share() -> None:
-    trace = products("avx512_bf16")
-    trace.uncaptured = Uncaptured(40, 2e6, 2e6, 2e6, bf16="avx512_bf16")
+    trace = in_session(products("avx512_bf16"), 2e6, bf16="avx512_bf16")
     assert "(50.0 % less)" in " ".join(report("advice", trace).notes)
 
 
 def with_weights(trace: Trace, types: dict[str, int], *layout: int, bf16: str | None = None) -> Trace:
     """Return a trace of a session that has seen the parameters in the capture; no types = it has not."""
     low, high = trace.span
-    step_ns = (high - low) / len(trace.steps)
     weights = Weights(types, *layout) if types else None
-    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, bf16=bf16, weights=weights)
-    return trace
+    return in_session(trace, (high - low) / len(trace.steps), bf16=bf16, weights=weights)
 
 
 def products(bf16: str | None, *, cast: bool = False, name: str = "aten::linear", us: float = 600) -> Trace:
@@ -2040,9 +2012,7 @@ def products(bf16: str | None, *, cast: bool = False, name: str = "aten::linear"
         made.op(name, at + 10, at + 10 + us).op("aten::relu", at + 950, at + 990)
         if cast:
             made.op("aten::to", at + 11, at + 40).op("aten::_to_copy", at + 12, at + 39)
-    trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, bf16=bf16)
-    return trace
+    return in_session(made.trace(), 1e6, bf16=bf16)
 
 
 @pytest.mark.parametrize(
@@ -2666,8 +2636,8 @@ DOUBLE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<double
 @pytest.mark.parametrize(("chip", "kept"), [("NVIDIA L4", 1 / 32), ("NVIDIA H200", 0.9)])
 def test_float64_on_a_device_by_the_names_of_kernels(chip: str, kept: float) -> None:
     products = ("aten::mm", "cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1", 400)
-    trace = gpu_bound(products, ("aten::mul", DOUBLE, 400), ("aten::mul", ELEMENTWISE, 400))
-    trace.info = replace(trace.info, devices=(DeviceInfo(0, chip),))
+    ops = products, ("aten::mul", DOUBLE, 400), ("aten::mul", ELEMENTWISE, 400)
+    trace = gpu_bound(*ops, devices=(DeviceInfo(0, chip),))
     assert found(trace, "float64")["wins_ns"] == pytest.approx(1e3 * 400 * (1 - kept + 0.5), rel=0.03)
 
 
@@ -2678,10 +2648,7 @@ def test_float32_with_an_argument_in_double_is_no_float64() -> None:
 
 def with_lines(trace: Trace, *lines: tuple[str, float, str], **known: Any) -> Trace:
     """Return a trace of a session that sampled where the script was, and whose steps took what they take in it."""
-    step_ns = float(np.median(trace.steps.ends - trace.steps.starts))
-    sampled = tuple(SampledLine(*line) for line in lines)
-    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, lines=sampled, **known)
-    return trace
+    return in_session(trace, lines=tuple(SampledLine(*line) for line in lines), **known)
 
 
 @pytest.mark.parametrize(
@@ -3246,7 +3213,7 @@ SHOWN = (
 
 def formatting(*names: str, every: int = 1) -> Trace:
     """Steps that call operators between two layers, some of which wait; in every so many steps."""
-    made, sites = Made(), []
+    made = Made()
     for number, at in made.steps(3_000):
         between = names if number % every == 0 else ()
         for index, name in enumerate(("linear", *between, "linear")):
@@ -3258,8 +3225,8 @@ def formatting(*names: str, every: int = 1) -> Trace:
                 made.launch(GEMM if long else UNARY, (begin + 2, begin + 4), work)
             if name in ("masked_select", "is_nonzero", "item", "to_list"):
                 made.call("cudaStreamSynchronize", begin + 12, begin + 19)
-                sites.append(site(begin + 20, "train.py:9 note"))
-    return made.trace(sync_sites=sites)
+                made.site(begin + 20, "train.py:9 note")
+    return made.trace()
 
 
 def test_tensors_formatted_as_text_are_read_and_computed_with() -> None:

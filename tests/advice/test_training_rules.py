@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from analyses.made import BACKWARD, Made, with_arguments
+from analyses.made import BACKWARD, Made, in_session, with_arguments
 from host_ahead import Steps
 
 from tuiprof.advice import advise, losses_of, priorities
@@ -23,7 +23,7 @@ from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.model_calls import longer_calls, model_calls
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Window
-from tuiprof.model.steps import BatchPadding, SampledLine, Uncaptured, Weights, WorkerRestarts
+from tuiprof.model.steps import BatchPadding, SampledLine, Weights, WorkerRestarts
 
 AUTOGRAD = "autograd::engine::evaluate_function"
 ACCUMULATE = f"{AUTOGRAD}: torch::autograd::AccumulateGrad"
@@ -159,9 +159,8 @@ def test_gradients_of_weights_of_another_optimizer_are_cut_off_where_its_model_e
 
 def test_the_line_of_the_backward_pass_through_the_other_model_is_named() -> None:
     trace = two_optimizers(us=20)
-    step_ns = (trace.span[1] - trace.span[0]) / 4
     lines = SampledLine("gan.py:9", 0.3, "backward"), SampledLine("gan.py:5", 0.5, "forward")
-    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, lines=lines)
+    in_session(trace, (trace.span[1] - trace.span[0]) / 4, lines=lines)
     assert found(trace, "unneeded-gradients")["where"] == "gan.py:9"
 
 
@@ -473,9 +472,8 @@ def test_a_pass_on_other_tensors_may_be_part_of_the_method(call: str, kept: floa
     trace = numbered(call, "GPT #1")
     whole_ns, step = found(trace, "repeated-forward")["wins_ns"], replayed(trace)
     assert not isinstance(step, str)
-    trace, step_ns = numbered(call, "GPT #1"), step.step_ns
     weights = Weights({"float32": 1})  # the probe that notes them marks calls on the same tensors
-    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, weights=weights)
+    trace = in_session(numbered(call, "GPT #1"), step.step_ns, weights=weights)
     row = found(trace, "repeated-forward")
     assert row["wins_ns"] == pytest.approx((1 - kept) * whole_ns, rel=0.1)
     assert ("other tensors" in row["what"]) == (row["wins_low_ns"] == 0) == bool(kept)
@@ -844,14 +842,13 @@ def test_another_model_may_learn_between_calls_on_the_same_inputs(part: str) -> 
 
 def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     trace = trained((False,) * 6)
-    length = float((trace.steps.ends - trace.steps.starts).mean())
-    trace.uncaptured = Uncaptured(40, length, length, length)
+    length = float(trace.steps.lengths.mean())
+    in_session(trace, length)
     assert finding(trace, "loader-restarts") is None
     assert answer(trace, "").step_is == "median of 40 steps before the capture"
     # Ten times in 120 steps: 60 ms to stop and to start, and 20 ms until the first batch.
     restarts = WorkerRestarts(8, 10, 120, 600_000_000, 200_000_000)
-    trace = trained((False,) * 6)
-    trace.uncaptured = Uncaptured(40, length, length, length, restarts=restarts)
+    trace = in_session(trained((False,) * 6), length, restarts=restarts)
     row = found(trace, "loader-restarts")
     assert row["wins_ns"] == pytest.approx((600e6 + 100e6) / 120)
     assert row["wins_low_ns"] < 600e6 / 120 < 800e6 / 120 < row["wins_high_ns"]
@@ -869,9 +866,8 @@ def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
 
 def test_what_if_counts_rare_steps_as_the_findings_do() -> None:
     trace = trained((False,) * 6)
-    length = float((trace.steps.ends - trace.steps.starts).mean())
-    restarts = WorkerRestarts(8, 10, 120, 600_000_000, 200_000_000)
-    trace.uncaptured = Uncaptured(40, length, length, length, restarts=restarts)
+    length = float(trace.steps.lengths.mean())
+    in_session(trace, length, restarts=WorkerRestarts(8, 10, 120, 600_000_000, 200_000_000))
     saved = found(trace, "loader-restarts")["wins_ns"]
     asked = changes(trace, without=["loader-restarts", "loader-restarts"], host=0.5)
     told = question(trace, asked)
@@ -1625,9 +1621,7 @@ def padded(
         steps.op("aten::linalg_vector_norm", ((REDUCE, 150),))
         steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 400),)))
     trace = steps.trace()
-    length = float(trace.lengths(trace.device_work).sum()) / 4
-    trace.uncaptured = Uncaptured(40, length, length, length, padding=seen)
-    return trace
+    return in_session(trace, float(trace.lengths(trace.device_work).sum()) / 4, padding=seen)
 
 
 def test_padding_costs_work_by_its_length_and_attention_by_the_square() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report
 from hypothesis import given, settings
@@ -66,8 +64,7 @@ def test_the_idle_share_without_the_profiler_of_a_single_step_is_known_from_the_
     for index in range(20):
         at = index * 40
         made.op("aten::mm", at, at + 35).launch("k", (at + 2, at + 6), (at + 9, at + 14))
-    trace = made.trace()
-    trace.info = replace(trace.info, format="kineto")
+    trace = made.trace(format="kineto")
     trace.uncaptured = Uncaptured(40, 400_000.0, 390_000.0, 410_000.0) if session else None
     share = report("device_idle", trace).fact("uncaptured_idle_share")
     assert share == (pytest.approx(0.75, abs=0.01) if session else None)

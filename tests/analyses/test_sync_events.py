@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import polars as pl
 import pytest
-from analyses.made import BACKWARD, Made, site
+from analyses.made import BACKWARD, Made, in_session, site
 from analyses.made import report as report_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,6 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.model import Report, Unavailable, Window
 from tuiprof.model.intervals import total, union
-from tuiprof.model.steps import Uncaptured
 from tuiprof.model.trust import ReadStats
 
 report = partial(report_of, "sync_events")
@@ -488,7 +487,7 @@ def test_a_wait_that_is_shorter_while_captured_is_said_to_be_so(step_ns: float |
             made.op("aten::view", at + 600 + index * 9, at + 607 + index * 9)
     trace = made.trace()
     if step_ns is not None:
-        trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns)
+        in_session(trace, step_ns)
     sentence = report(trace).verdict.sentence
     assert "1 sync a step blocks the host for 2" in sentence
     assert ("while captured" in sentence) == said, sentence

@@ -211,27 +211,28 @@ def test_the_time_in_which_the_probe_notes_the_line_of_a_wait_is_no_part_of_a_st
     frames: int, lag_us: float, noted_us: float
 ) -> None:
     """It stamps a site some µs after a read, and looks at each frame; one that comes far later is of something else."""
-    made, sites = Made(), []
+    made = Made()
     for _, at in made.steps(2_000):
         made.launch("gemm", (at + 2, at + 6), (at + 9, at + 12))
         made.op("aten::item", at + 100, at + 140).call("cudaStreamSynchronize", at + 110, at + 138)
-        sites.append(site(at + 140 + lag_us, *["train.py:9 log"] * frames))
+        made.site(at + 140 + lag_us, *["train.py:9 log"] * frames)
         made.op("aten::mm", at + 178 + 200 * (lag_us > 38), at + 600)
-    step = step_of(made.trace(sync_sites=sites), Uncaptured(40, 1.5e6, 1.4e6, 1.6e6))
+    step = step_of(made.trace(), Uncaptured(40, 1.5e6, 1.4e6, 1.6e6))
     assert sum(float(clock.noting_ns.sum()) for clock in step.graph.clocks) == pytest.approx(4_000 * noted_us)
     assert step.captured_ns == pytest.approx(2e6), "the capture is replayed as it was"
+    made.sites.clear()
     plain = step_of(made.trace(), Uncaptured(40, 1.5e6, 1.4e6, 1.6e6))
     assert (step.scale < plain.scale) == (noted_us > 0), "less of the rest is taken for the profiler's"
 
 
 def test_all_lines_that_are_noted_in_a_stretch_take_time_but_not_known_calls() -> None:
-    made, sites = Made(), []
+    made = Made()
     for _, at in made.steps(2_000):
         made.launch("gemm", (at + 2, at + 6), (at + 9, at + 12))
         made.op("aten::item", at + 100, at + 140).op("aten::mm", at + 190, at + 600)
-        sites += [site(at + 140 + lag_us, "train.py:9 log") for lag_us in (5, 10)]
-        sites.append(site(at + 145, "train.py:5 step") | {"dur_ns": 40_000})
-    step = step_of(made.trace(sync_sites=sites), Uncaptured(40, 1.5e6, 1.4e6, 1.6e6))
+        made.site(at + 145, "train.py:9 log").site(at + 150, "train.py:9 log")
+        made.sites.append(site(at + 145, "train.py:5 step") | {"dur_ns": 40_000})
+    step = step_of(made.trace(), Uncaptured(40, 1.5e6, 1.4e6, 1.6e6))
     noted = sum(float(clock.noting_ns.sum()) for clock in step.graph.clocks)
     assert noted == pytest.approx(4_000 * 1.3 * (5 + 10))
 

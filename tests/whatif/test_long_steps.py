@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,7 @@ def captured(
                 made.call("cudaStreamSynchronize", at + 15, at + 33)
             at += 200 if number == slow else 40
         made.step(number, begin, at)
-    trace = made.trace()
-    trace.info = replace(trace.info, format="kineto")
+    trace = made.trace(format="kineto")
     times = [1_000 * took for took in session]
     low, median, high = np.percentile(times, (10, 50, 90)).tolist()
     later_ns = tuple(1_000 * took for took in later)

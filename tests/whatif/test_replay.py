@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -367,8 +366,7 @@ def test_what_the_probe_does_to_name_a_call_is_no_part_of_the_step(model: str) -
         for i in range(20):
             made.op("aten::mm", at + 1610 + i * 60, at + 1665 + i * 60)
         made.launch("gemm", (at + 1620, at + 1625), (at + 1630, at + 1640))
-    trace = made.trace()
-    trace.info = replace(trace.info, format="kineto")
+    trace = made.trace(format="kineto")
     named = model != "Blocks"
     assert step_of(trace).replayed_ns < 1_500_000 if named else step_of(trace).replayed_ns > 2_500_000
     assert ("python-time" in [item.rule for item in priorities(trace).findings]) != named
@@ -381,8 +379,7 @@ def test_recorded_events_are_what_the_profiler_is_charged_for() -> None:
         for i in range(50):
             made.op("aten::add", at + i * 10, at + i * 10 + 9)
         made.launch("add", (at + 495, at + 498), (at + 500, at + 510))
-    trace = made.trace()
-    trace.info = replace(trace.info, format="kineto")
+    trace = made.trace(format="kineto")
     trace.uncaptured = Uncaptured(40, 700_000.0, 690_000.0, 710_000.0)
     step = step_of(trace)
     assert (step.basis, step.step_ns) == ("session", 700_000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from analyses.made import Made, site
+from analyses.made import Made
 
 from tests.advice.findings import found
 from tuiprof.model import Trace
@@ -68,7 +68,7 @@ class _Steps:
 
 def steps(before: Loop | None, after: Loop | None, *, reads: int = READS, between: int = 0) -> Trace:
     """Four steps of a product, a loop, reads in a row (of one ``between`` iterations of work) and another loop."""
-    all_steps, sites = _Steps(), []
+    all_steps = _Steps()
     for number in range(4):
         all_steps.made.step(number, number * STEP_US, (number + 1) * STEP_US)
         all_steps.at = number * STEP_US + 10.0
@@ -79,12 +79,11 @@ def steps(before: Loop | None, after: Loop | None, *, reads: int = READS, betwee
             if between and index % between == 0:
                 all_steps.launch("aten::sum", REDUCE, 2)
             all_steps.read()
-            sites.append(site(all_steps.at - 11, "train.py:72 log_norms"))
+            all_steps.made.site(all_steps.at - 11, "train.py:72 log_norms")
         if after is not None:
             all_steps.loop(after, number)
         all_steps.launch("aten::mm", GEMM, 500)
-    trace: Trace = all_steps.made.trace(sites)
-    return trace
+    return all_steps.made.trace()
 
 
 @pytest.mark.parametrize(("before", "after"), [(NORMS, LOGS), (NORMS, None), (None, LOGS)])
