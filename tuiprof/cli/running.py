@@ -65,7 +65,7 @@ launch_options = together(
     click.option(
         "--shapes",
         is_flag=True,
-        help="Capture operator input shapes, to compare kernels with the chip's peak rates; on a CPU they always are.",
+        help="Capture operator shapes in all captured steps, not only in the one after; on a CPU they always are.",
     ),
     click.option(
         "--memory",

@@ -238,23 +238,34 @@ def test_a_capture_waits_for_its_step_among_those_that_count(monkeypatch: pytest
     assert begun == [20]
 
 
-@pytest.mark.parametrize("ended", [4, 6], ids=["running", "written"])
+@pytest.mark.parametrize(
+    ("ended", "extra", "so_far"),
+    [(4, 0, 2), (6, 0, 3), (5, 1, 2), (6, 1, 3)],
+    ids=["running", "written", "running-on", "written-later"],
+)
 @pytest.mark.parametrize(
     ("cause", "forked", "again"), [("", False, ["a-again"]), ("slow", False, []), ("", True, [])]
 )
 def test_only_what_was_asked_of_this_process_is_captured_again(
-    monkeypatch: pytest.MonkeyPatch, ended: int, cause: str, forked: bool, again: list[str]
+    monkeypatch: pytest.MonkeyPatch,
+    ended: int,
+    extra: int,
+    so_far: int,
+    cause: str,
+    forked: bool,
+    again: list[str],
 ) -> None:
     steps = Steps(lambda: None)
     capture = Capturer("", steps)
     steps.on_withdrawn = capture.withdrawn
-    monkeypatch.setattr(capture, "make_profiler", lambda request: MagicMock(finish=lambda: "a.json"))
+    profiler = MagicMock(finish=lambda: "a.json", extra_steps=extra)
+    monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
     capture.offer(Request("a", steps=2, at=3, cause=cause))
     for t in range(ended):
         steps.end(OPTIMIZER, t)
     capture.wait(60)
     states = [fields["state"] for kind, fields in steps.out if kind == CAPTURE]
-    assert states == ["armed", "started", "written"][: ended // 2]
+    assert states == ["armed", "started", "written"][:so_far]
     if forked:
         capture.after_fork()
     steps.out.clear()
@@ -270,7 +281,7 @@ def test_a_capture_of_a_loop_that_is_no_longer_counted_ends_at_once(monkeypatch:
     steps = Steps(lambda: None)
     capture = Capturer("", steps)
     steps.on_withdrawn = capture.withdrawn
-    profiler = MagicMock()
+    profiler = MagicMock(extra_steps=0)
     monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
     capture.offer(Request("a", steps=10**6, at=4))
     for t in range(10):
@@ -289,7 +300,8 @@ def test_a_capture_is_repeated_a_few_times_only(monkeypatch: pytest.MonkeyPatch)
     steps = Steps(lambda: None)
     capture = Capturer("", steps)
     steps.on_withdrawn = capture.withdrawn
-    monkeypatch.setattr(capture, "make_profiler", lambda request: MagicMock(finish=lambda: "a.json"))
+    profiler = MagicMock(finish=lambda: "a.json", extra_steps=0)
+    monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
     capture.offer(Request("a", steps=1, at=4))
     for t in range(10):
         for _ in range(9):

@@ -271,6 +271,9 @@ class _Range:
 class TorchProfiler:
     """One window. Writes ``traces/<writer>.<unix_ms>.pt.trace.json.gz``, the layout TensorBoard reads.
 
+    On a GPU, the arguments of operators would slow the host down in the steps whose times count. They are recorded in
+    one more step, of which nothing else is, and written beside the trace as ``<writer>.<unix_ms>.shapes.gz``.
+
     Raises:
         CaptureError: The script is profiling itself.
     """
@@ -297,6 +300,7 @@ class TorchProfiler:
         name = f"{capturer.writer}.{time.time_ns() // 1_000_000}"
         self._stem = os.path.join(folder, name)
         self._raw = os.path.join(folder, f".{name}.json")  # the one before may still be being compressed
+        self._raw_extra = os.path.join(folder, f".{name}.shapes")
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         self._on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
@@ -317,6 +321,9 @@ class TorchProfiler:
             with_stack=stack,
             **options,
         )
+        shapes_apart = self._on_device and not (request.shapes or request.cause)
+        self.extra_steps = int(shapes_apart)  # steps that are recorded after the window
+        self._in_extra = False
         self._syncs = SyncWatch(torch, request.memory) if torch.cuda.is_initialized() else None
         self._range_of = functools.partial(_Range, torch.autograd)
         self._garbage = GarbageRanges(self._range_of)
@@ -375,8 +382,28 @@ class TorchProfiler:
         if opened is not None:
             opened.__exit__()
 
+    def stop_window(self) -> None:
+        """Stop recording the window and write its raw trace; CUPTI stays up for the step that follows."""
+        self._end(self._stop_alone, self._raw)
+
+    def start_extra(self) -> None:
+        """Record the arguments of operators from here on, and nothing of the device."""
+        profiler = self._torch.profiler
+        self._in_extra = True
+        self._profiler = profiler._KinetoProfile(
+            activities=[profiler.ProfilerActivity.CPU], record_shapes=True
+        )
+        self._call("prepare_trace")
+        self._prepared = True
+        self._call("start_trace")
+        self._started = self._profilers.holds_tensors = True
+
     def stop(self) -> None:
-        """Stop recording, take CUPTI down and write the raw trace.
+        """Stop recording, take CUPTI down and write the raw trace."""
+        self._end(self._stop_and_detach, self._raw_extra if self._in_extra else self._raw)
+
+    def _end(self, stop: Callable[[], None], path: str) -> None:
+        """Stop recording, and write the raw trace.
 
         It is written here and not in a thread, because Kineto holds the interpreter while it writes: the
         pause would fall into some later step.
@@ -388,27 +415,31 @@ class TorchProfiler:
             raise CaptureError(
                 "PyTorch lost its profiler state: steps run inside calls from C++, or in several threads"
             )
-        cupti = self._profilers.cupti
-        if cupti is None or not self._on_device or self._capturer.ending:
-            self._call("stop_trace")
-        elif reason := cupti.reason_to_keep(self._profilers.used_by_script):
-            self._call("stop_trace")
-            self._capturer.note("info", f"CUPTI stays attached after the capture: {reason}")
-        elif not cupti.taken_down_after(lambda: self._call("stop_trace")):
-            self._capturer.note("warn", "CUPTI could not be detached after the capture within 2 s")
-        self._call("export_chrome_trace", self._raw)
+        stop()
+        self._call("export_chrome_trace", path)
         self._profiler.profiler = None  # the events, which hold memory, and weak references to tensors
         self._break_device_chain()
 
+    def _stop_and_detach(self) -> None:
+        """Stop the profile and, where that is safe, take CUPTI down."""
+        cupti = self._profilers.cupti
+        if cupti is None or not self._on_device or self._capturer.ending:
+            self._stop_alone()
+        elif reason := cupti.reason_to_keep(self._profilers.used_by_script):
+            self._stop_alone()
+            self._capturer.note("info", f"CUPTI stays attached after the capture: {reason}")
+        elif not cupti.taken_down_after(self._stop_alone):
+            self._capturer.note("warn", "CUPTI could not be detached after the capture within 2 s")
+
     def finish(self) -> str:
-        """Write the lines of host waits, then compress and move the trace; return its path relative to the session."""
+        """Write what lies beside the trace, then compress and move it; return its path relative to the session."""
         trace = self._stem + ".pt.trace.json.gz"
-        packed = self._raw + ".gz"
-        _compress(self._raw, packed)
-        os.unlink(self._raw)
+        if os.path.exists(self._raw_extra):
+            with contextlib.suppress(OSError):  # it only adds to the trace
+                _pack(self._raw_extra, self._stem + ".shapes.gz")
         if self._syncs is not None:
             self._syncs.write(self._stem + ".syncs.jsonl")
-        os.replace(packed, trace)
+        _pack(self._raw, trace)
         return os.path.relpath(trace, self._session)
 
     def _stop_marking(self) -> None:
@@ -426,14 +457,20 @@ class TorchProfiler:
         self.step_ended()
         started, prepared = self._started, self._prepared
         self._started = self._prepared = False
+        stop = self._stop_and_detach if self._in_extra else self._stop_alone
         if prepared and not started and not self._torch.autograd._profiler_enabled():
-            self._run_for_nothing()
+            self._run_for_nothing(stop)
         elif prepared or started:
-            self._call("stop_trace")
+            stop()
+        with contextlib.suppress(OSError):
+            os.unlink(self._raw_extra)
 
-    def _run_for_nothing(self) -> None:
+    def _run_for_nothing(self, stop: Callable[[], None] | None = None) -> None:
         """End what was prepared, which is possible only through a run."""
         self._call("start_trace")
+        (stop or self._stop_alone)()
+
+    def _stop_alone(self) -> None:
         self._call("stop_trace")
 
     def forget(self) -> None:
@@ -472,13 +509,15 @@ def _dropped(*_args: Any, **_kwargs: Any) -> None:
     """Warn of nothing."""
 
 
-def _compress(source: str, target: str) -> None:
-    """Compress a file while the script may close all files there are."""
-    packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
-    packed = OwnFile(target)
+def _pack(raw: str, path: str) -> None:
+    """Compress a file under another name, which it gets when it is whole, while the script may close all files."""
+    part, packer = raw + ".gz", zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    packed = OwnFile(part)
     try:
-        for piece in pieces(source, _PIECE):
+        for piece in pieces(raw, _PIECE):
             packed.append(packer.compress(piece))
         packed.append(packer.flush())
     finally:
         packed.close()
+    os.unlink(raw)
+    os.replace(part, path)

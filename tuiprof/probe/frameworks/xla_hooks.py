@@ -70,6 +70,8 @@ _BESIDE = (".trace.json.gz", ".syncs.jsonl")
 class XPlaneProfiler:
     """One window under a profiler that writes ``plugins/profile/<time>/<host>.xplane.pb`` into a folder."""
 
+    extra_steps = 0  # the arguments of instructions are in their programs
+
     def __init__(self, profiler: Any, name: str, capturer: Capturer) -> None:
         self._profiler = profiler
         self._name = name
