@@ -95,7 +95,7 @@ class View:
     def holds(self, steps: StepSeries) -> bool:
         """Whether a step ended in view."""
         rows = self.rows(steps)
-        return rows.start < rows.stop
+        return bool(rows.start < rows.stop)
 
 
 def first_step_ns(rank: WriterState | None) -> int:
