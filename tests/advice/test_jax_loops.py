@@ -89,7 +89,7 @@ def compiling(steps: int, *, eager: bool, of: int = 3) -> Trace:
     """Steps of 10 ms, some of which compile an operation for 4 ms."""
     made = Made()
     for number, at in made.steps(10_000, of):
-        made.launch(FUSION, (at + 12, at + 15), (at + 20, at + 40), number + 1)
+        made.launch(FUSION, (at + 12, at + 15), (at + 20, at + 40))
         if number >= steps:
             continue
         if eager:

@@ -31,17 +31,17 @@ def interrupted(*, places: int = 8, inside: str = "aten::op{}", stops_us: float 
         inside: Name of the operators.
         stops_us: For how long.
     """
-    made, at, correlation = Made(), 0.0, 0
+    made, at = Made(), 0.0
     for step in range(16):
         begun = at
         for place in range(8):
-            correlation += 1
             stops = 0 < step < 6 and (step + place) % 4 == 0
             stopping = place % places if stops else place
             held = stops_us if stops else 1.0
             made.op(inside.format(stopping), at, at + held + 7)
-            made.call("cudaLaunchKernel", at + 2 + held, at + 5 + held, correlation=correlation)
-            made.kernel(KERNEL.format(stopping), at + 6 + held, at + 9 + held, correlation)
+            made.launch(
+                KERNEL.format(stopping), (at + 2 + held, at + 5 + held), (at + 6 + held, at + 9 + held)
+            )
             at += held + 10
         made.step(step, begun, at)
     return made.trace()
@@ -102,16 +102,14 @@ def used(
     marked: bool = True,
 ) -> Trace:
     """Three steps with two launches; one of them takes 20 ms in one step."""
-    made, at, correlation = Made(), 0.0, 0
+    made, at = Made(), 0.0
     for number in range(3):
         begun = at
         for place, name in enumerate(("known", kernel)):
-            correlation += 1
             takes = 20_000.0 if (number, place) == (step, 1) else 5.0
             made.op("aten::add", at, at + takes + 4)
-            made.call("cudaLaunchKernel", at + 2, at + 2 + takes, correlation=correlation)
             works = 20_000.0 if busy and place == 0 else 3.0
-            made.kernel(KERNEL.format(name), at + 5, at + 5 + works, correlation)
+            made.launch(KERNEL.format(name), (at + 2, at + 2 + takes), (at + 5, at + 5 + works))
             at += takes + 10
         at += other_us
         if marked:
@@ -180,18 +178,18 @@ def test_a_long_call_is_no_first_use(other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("first_us", "advised"), [(100_000.0, False), (10.0, True)])
 def test_what_is_allocated_while_libraries_start_is_no_habit(first_us: float, advised: bool) -> None:
-    made = Made().launch(KERNEL.format(0), (0, first_us), (first_us + 5, first_us + 8), 1)
+    made = Made().launch(KERNEL.format(0), (0, first_us), (first_us + 5, first_us + 8))
     for number in range(8):
         at = first_us + 10 + 400 * number
         made.call("cudaMalloc", at, at + 300)
-        made.launch(KERNEL.format(0), (at + 310, at + 315), (at + 320, at + 390), number + 2)
+        made.launch(KERNEL.format(0), (at + 310, at + 315), (at + 320, at + 390))
     assert (finding(made.trace(), "allocator-in-steps") is not None) == advised
 
 
 @st.composite
 def calling(draw: st.DrawFn) -> Trace:
     """Steps of calls of an operator that launch work; the first one of a step may be long, and another beside it."""
-    made, at, correlation = Made(), 0.0, 0
+    made, at = Made(), 0.0
     for number in range(draw(st.integers(1, 3))):
         begun = at
         long = draw(st.sampled_from([(0,), (0,), (0,), (), (1,), (0, 3)]))
@@ -199,13 +197,13 @@ def calling(draw: st.DrawFn) -> Trace:
         others = draw(st.sampled_from([[10.0], [10.0, 200.0], [10.0, 300.0]]))
         for call in range(draw(st.integers(3, 6))):
             takes = draw(st.sampled_from([2_500.0, 4_000.0] if call in long else others))
-            correlation += 1
             made.op("aten::conv", at, at + takes + 10)
             if call == 0 and beside is not None:
                 made.op("aten::conv", at, at + min(beside, takes))
-            made.call("cudaLaunchKernel", at + takes + 4, at + takes + 6, correlation=correlation)
             works = draw(st.sampled_from([1.0, 1.0, 3_000.0]))
-            made.kernel(KERNEL.format(0), at + takes + 8, at + takes + 8 + works, correlation)
+            made.launch(
+                KERNEL.format(0), (at + takes + 4, at + takes + 6), (at + takes + 8, at + takes + 8 + works)
+            )
             at += takes + 20
         if number or draw(st.booleans()):
             made.step(number, begun, at)

@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import BF16, Step, adamw, case, sized, trained
 
 # -- bound by the GPU ---------------------------------------------------------------------------------------
 

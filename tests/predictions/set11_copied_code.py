@@ -23,12 +23,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.distributions import Categorical
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import BF16, DEVICE, Step, adamw, case, sized, trained
 from tests.predictions.set3_devices import jax_case
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-trained = functools.partial(trained, device=DEVICE)
 
 # -- language models ----------------------------------------------------------------------------------------
 

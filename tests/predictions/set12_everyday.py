@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -24,12 +23,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, case, trained
-from tests.predictions.rank_cases import sized
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-trained = functools.partial(trained, device=DEVICE)
+from tests.predictions.cases import BF16, DEVICE, ON_GPU, Step, case, sized, trained
 
 # -- bound by the GPU: images -------------------------------------------------------------------------------
 

@@ -11,9 +11,8 @@ earlier sets were scored. Without a GPU everything is tiny, to see that it runs.
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-trained = functools.partial(trained, device=DEVICE)
-
-
-def sent(values: np.ndarray | torch.Tensor, **how: Any) -> torch.Tensor:
-    """Copy an array to the GPU by way of pinned memory, without waiting for it unless asked to."""
-    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-    return (tensor.pin_memory() if ON_GPU else tensor).to(DEVICE, **({"non_blocking": True} | how))
+from tests.predictions.cases import DEVICE, ON_GPU, Step, adamw, case, sent, sized, trained
+from tests.predictions.set12_everyday import graphed
 
 
 def conv(a: int, b: int, size: int = 3, stride: int = 1, **how: Any) -> nn.Sequential:
@@ -811,26 +800,6 @@ class Tacotron(nn.Module):
             out.append(self.frame(torch.cat([b[0], seen], 1)))  # cost: tacotron-eager
             last = out[-1][:, : self.bands]
         return torch.stack(out, 2)
-
-
-def graphed(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Any:
-    """Return a function of one tensor, recorded as a CUDA graph."""
-    into, side = x.clone(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            function(into)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = function(into)
-
-    def replayed(x: torch.Tensor) -> torch.Tensor:
-        into.copy_(x)
-        graph.replay()
-        return out
-
-    return replayed
 
 
 @case(

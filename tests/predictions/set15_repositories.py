@@ -13,7 +13,6 @@ runs.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from typing import Any
 
@@ -22,18 +21,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-trained = functools.partial(trained, device=DEVICE)
-
-
-def sent(values: np.ndarray) -> torch.Tensor:
-    """Copy an array to the GPU by way of pinned memory, without waiting for it."""
-    tensor = torch.from_numpy(values)
-    return (tensor.pin_memory() if ON_GPU else tensor).to(DEVICE, non_blocking=True)
+from tests.predictions.cases import BF16, DEVICE, ON_GPU, Step, adamw, case, sent, sized, trained
 
 
 class Layer(nn.Module):

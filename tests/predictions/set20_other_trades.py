@@ -21,12 +21,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import BF16, DEVICE, ON_GPU, Step, adamw, case, channels_last, sized, trained
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set19_plain_steps import DEVICE, ON_GPU, Text, channels_last, layers, resnet18
-
-trained = functools.partial(trained, device=DEVICE)
+from tests.predictions.set19_plain_steps import Text, layers, resnet18
 
 
 def split(x: torch.Tensor, heads: int) -> torch.Tensor:

@@ -6,17 +6,11 @@ that it runs.
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, case, trained
-from tests.predictions.rank_cases import sized
-from tests.predictions.set19_plain_steps import DEVICE
-
-trained = functools.partial(trained, device=DEVICE)
+from tests.predictions.cases import BF16, DEVICE, Step, case, sized, trained
 
 
 class Speller(nn.Module):

@@ -28,25 +28,23 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import (
+    BF16,
+    DEVICE,
+    ON_GPU,
+    Step,
+    adamw,
+    case,
+    channels_last,
+    pinned,
+    sent,
+    sized,
+    trained,
+)
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set19_plain_steps import DEVICE, ON_GPU, Text, channels_last
+from tests.predictions.set19_plain_steps import Text
 
 LOG = logging.getLogger(__name__)
-
-trained = functools.partial(trained, device=DEVICE)
-
-
-def pinned(values: np.ndarray | torch.Tensor) -> torch.Tensor:
-    """Return an array or tensor in memory that the GPU can copy from by itself."""
-    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-    return tensor.pin_memory() if ON_GPU else tensor
-
-
-def sent(values: np.ndarray | torch.Tensor) -> torch.Tensor:
-    """Copy an array or tensor to the GPU without waiting for it."""
-    return pinned(values).to(DEVICE, non_blocking=True)
 
 
 def mlp(a: int, width: int, b: int) -> nn.Sequential:

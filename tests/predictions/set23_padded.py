@@ -12,11 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import Step, case, trained
-from tests.predictions.rank_cases import sized
-from tests.predictions.set19_plain_steps import DEVICE
-
-trained = functools.partial(trained, device=DEVICE)
+from tests.predictions.cases import DEVICE, Step, case, sized, trained
 
 
 class Reader(nn.Module):

@@ -31,11 +31,11 @@ from tests.predictions.set3_devices import jax_case
 trained = functools.partial(trained, autocast=False, device="cpu")
 
 
-def mlp(*widths: int) -> nn.Sequential:
-    """Return linear layers with a ReLU between them."""
+def mlp(*widths: int, between: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Return linear layers with an activation between them."""
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(widths):
-        layers += [nn.Linear(a, b), nn.ReLU()]
+        layers += [nn.Linear(a, b), between()]
     return nn.Sequential(*layers[:-1])
 
 

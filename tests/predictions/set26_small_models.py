@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.predictions.cases import Step, case
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set25_cpu_habits import mlp, trained
+from tests.predictions.set24_on_a_cpu import mlp, trained
 
 # -- tables -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ Without a GPU everything is tiny, to see that it runs.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -24,12 +23,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import BF16, DEVICE, ON_GPU, Step, adamw, case, channels_last, sized, trained
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set19_plain_steps import DEVICE, ON_GPU, BasicBlock, channels_last
-
-trained = functools.partial(trained, device=DEVICE)
+from tests.predictions.set19_plain_steps import BasicBlock
 
 
 def conv(a: int, b: int, kernel: int = 3, stride: int = 1, dilation: int = 1) -> nn.Sequential:

@@ -12,7 +12,6 @@ predict, or how the earlier sets were scored. Without a GPU everything is tiny, 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import zlib
@@ -24,13 +23,21 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Bottleneck, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import (
+    BF16,
+    DEVICE,
+    ON_GPU,
+    Bottleneck,
+    Step,
+    adamw,
+    case,
+    channels_last,
+    sized,
+    trained,
+)
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set19_plain_steps import DEVICE, ON_GPU, Text, ViT, channels_last, layers
+from tests.predictions.set19_plain_steps import Text, ViT, layers
 from tests.predictions.set27_plain_models import conv
-
-trained = functools.partial(trained, device=DEVICE)
 
 
 def heads_of(x: torch.Tensor, heads: int) -> torch.Tensor:

@@ -12,7 +12,6 @@ it runs.
 
 from __future__ import annotations
 
-import functools
 import gc
 import itertools
 import math
@@ -25,16 +24,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import Step, adamw, case, trained
+from tests.predictions.cases import DEVICE, ON_GPU, Step, adamw, case, channels_last, sized, trained
 from tests.predictions.graphed import graphed
-from tests.predictions.rank_cases import sized
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set19_plain_steps import DEVICE, ON_GPU, Text, channels_last, layers
+from tests.predictions.set19_plain_steps import Text, layers
 from tests.predictions.set27_plain_models import conv, residual_stages
 from tests.predictions.set28_mixed_trades import heads_of, joined
-
-trained = functools.partial(trained, device=DEVICE)
-
 
 # -- bound by the GPU ---------------------------------------------------------------------------------------
 

@@ -6,17 +6,12 @@ that make a cost end in a comment with the name of the case.
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import Step, case, trained
-from tests.predictions.set25_cpu_habits import mlp
-
-trained = functools.partial(trained, autocast=False, device="cpu")
-
+from tests.predictions.cases import Step, case
+from tests.predictions.set24_on_a_cpu import mlp, trained
 
 # -- the order of products ----------------------------------------------------------------------------------
 

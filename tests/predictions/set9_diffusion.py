@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Decoder, Step, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import BF16, Decoder, Step, case, sized, trained
 from tests.predictions.set3_devices import jax_case
 from tests.predictions.set8_language import repeated
 
