@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli import options
-from tuiprof.cli.targets import Selection, say, session_or_none, step_window, trace_at, trace_named
+from tuiprof.cli.targets import Selection, say, session_or_none, step_window, trace_at, trace_named, trace_of
 from tuiprof.errors import TraceError, UsageProblem
 
 if TYPE_CHECKING:
@@ -361,7 +361,7 @@ def fix(invocation: options.Invocation, target: str, tried: str | None, trials: 
     session = session_or_none(invocation, target)
     if session is None:
         raise UsageProblem(f"{target} is not a session", "a trace does not record the command to run")
-    able = _to_try(trace_at(session.path / "traces", Selection()))
+    able = _to_try(trace_of(session, Selection()))
     if tried is None:
         _list_fixes(target, able)
         return 0
