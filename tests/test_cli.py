@@ -16,6 +16,7 @@ from waiting import running, until
 
 from tests import real_traces
 from tuiprof.cli import cli, main
+from tuiprof.resources import shipped
 from tuiprof.session.run.launch import wait
 from tuiprof.session.store.folders import create, find_session
 from tuiprof.session.store.meta import SessionMeta
@@ -297,6 +298,8 @@ def test_without_a_trace_the_next_command_is_named(tmp_path: Path) -> None:
         assert said.returncode == 3
         assert f"no session in {sessions} has captured a trace" in said.stderr, verb
         assert f"tuiprof report '{session}'" in said.stderr, verb
+    recorded = shipped("traces") / "session-metrics-naive"
+    assert here("why", recorded / "traces").stdout.startswith("session-metrics-naive · ")
     script = tmp_path / "my train.py"
     script.write_text("import torch\n")
     said = here("report", script)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli import options
-from tuiprof.cli.targets import Selection, say, session_or_none, step_window, trace_at, trace_named, trace_of
+from tuiprof.cli.targets import (
+    Selection,
+    say,
+    session_or_none,
+    step_window,
+    title_of,
+    trace_at,
+    trace_named,
+    trace_of,
+)
 from tuiprof.errors import TraceError, UsageProblem
 
 if TYPE_CHECKING:
@@ -90,7 +99,7 @@ def answer_for(session: Session | None, target: str, wanted: Selection) -> Answe
 def _named_trace(target: str, wanted: Selection) -> tuple[Trace, str]:
     """Open a trace; return it, and what the page calls it."""
     trace = trace_at(target, wanted)
-    return trace, trace.info.path.name if trace.info.path is not None else target
+    return trace, title_of(trace, target)
 
 
 def write_page_of_trace(target: str, style: Style, wanted: Selection) -> None:

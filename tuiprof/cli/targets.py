@@ -237,6 +237,18 @@ def trace_of(session: Session, wanted: Selection) -> Trace:
     return trace_at(session.path / "traces", wanted)
 
 
+def title_of(trace: Trace, target: str) -> str:
+    """Return what a page calls a trace: its session, with the rank if there are several, or its file."""
+    from tuiprof.session.store.folders import trace_title
+
+    info = trace.info
+    if info.path is None:
+        return target
+    title = trace_title(info.path)
+    several = title != info.path.name and info.rank is not None and (info.world_size or 1) > 1
+    return f"{title}, rank {info.rank}" if several else title
+
+
 def step_window(trace: Trace, number: int | None) -> Window | None:
     """Return the window of one step by its number; None for None."""
     if number is None:
