@@ -45,7 +45,7 @@ ASKED = {"id": "a", "steps": 2, "at": 5}
 def test_arguments_are_those_of_one_more_step(run_forked: Callable[..., Run]) -> None:
     done = run_forked(ON_A_GPU + "for n in range(12): step(n)\nprint(made)", requests=[ASKED])
     assert done.code == 0
-    assert done.out.strip() == "[(True, False), (False, True)]"
+    assert done.out.strip() == "[(True, False), (True, True)]"
     written = done.captures("a")[-1]
     assert (written.state, written.first, written.last) == ("written", 5, 6)
     assert [step.n for step in done.of(records.Step) if step.cap] == [4, 5, 6, 7]

@@ -145,6 +145,16 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
         )
 
 
+async def test_enter_is_offered_only_where_rows_have_events(pair: tuple[Path, Path]) -> None:
+    async with app_of(pair).run_test(size=(140, 48)) as pilot:
+        view = await shown(pilot)
+        assert view.current == "metrics"
+        assert "enter open" not in screen_text(pilot.app)
+        await press(pilot, str(view.tabs.index("kernels") + 1), shows="enter open")
+        await pilot.press("1")
+        await until(pilot, lambda: "enter open" not in screen_text(pilot.app))
+
+
 async def test_both_timelines_move_together(pair: tuple[Path, Path]) -> None:
     async with app_of(pair).run_test(size=(140, 48)) as pilot:
         view = await shown(pilot)

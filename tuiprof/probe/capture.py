@@ -251,13 +251,12 @@ class Capturer:
         profiler = window.profiler
         if window.running:
             profiler.step_ended()
-            if n > window.last + profiler.extra_steps:
-                self._stop(window, window.last, began)
-                return
-            if n > window.last and not window.recorded:
-                profiler.stop_window()
-                window.recorded = True
-                profiler.start_extra()
+            if n > window.last:
+                profiler.stop()
+                more, window.recorded = not window.recorded, True
+                if not more or not profiler.records_on():
+                    self._finish(window, window.last, began)
+                    return
                 window.ns += monotonic_ns() - began
             profiler.step_begins(n)
             return
@@ -274,16 +273,11 @@ class Capturer:
             profiler.step_begins(n)
         window.ns += monotonic_ns() - began
 
-    def _stop(self, window: _Window, last: int, began: int, why: str = "") -> None:
-        """Stop the profiler and finish its files in a thread."""
-        window.profiler.stop()
+    def _finish(self, window: _Window, last: int, began: int, why: str = "") -> None:
+        """Finish the files of a stopped profiler in a thread."""
         self._window = None
         self.disturbing = False
         window.ns += monotonic_ns() - began
-        self._finish(window, last, why)
-
-    def _finish(self, window: _Window, last: int, why: str = "") -> None:
-        """Finish the files of a window in a thread."""
         if not window.request.cause:
             self._served.append(window.request)
         thread = ProbeThread(lambda: self._write(window, last, why))
@@ -307,7 +301,7 @@ class Capturer:
             abort(window.profiler, error)
         finally:
             if window.recorded:
-                self._finish(window, window.last)
+                self._finish(window, window.last, monotonic_ns())
             else:
                 self._tell(window.request, "failed", first=window.first, why=reason(error), ns=window.ns)
 
@@ -350,7 +344,9 @@ class Capturer:
                 why = f"the script ended after {max(n - window.first, 0)} of {window.request.steps} steps"
             if window.running and n > window.first:
                 try:
-                    self._stop(window, last, monotonic_ns(), why=why)
+                    began = monotonic_ns()
+                    window.profiler.stop()
+                    self._finish(window, last, began, why)
                 except Exception as error:
                     self._fail(window, error)
             else:

@@ -251,8 +251,8 @@ def test_a_capture_waits_for_its_step_among_those_that_count(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("ended", "extra", "so_far"),
-    [(4, 0, 2), (6, 0, 3), (5, 1, 2), (6, 1, 3)],
+    ("ended", "more", "so_far"),
+    [(4, False, 2), (6, False, 3), (5, True, 2), (6, True, 3)],
     ids=["running", "written", "running-on", "written-later"],
 )
 @pytest.mark.parametrize(
@@ -261,13 +261,13 @@ def test_a_capture_waits_for_its_step_among_those_that_count(monkeypatch: pytest
 def test_only_what_was_asked_of_this_process_is_captured_again(
     monkeypatch: pytest.MonkeyPatch,
     ended: int,
-    extra: int,
+    more: bool,
     so_far: int,
     cause: str,
     forked: bool,
     again: list[str],
 ) -> None:
-    profiler = MagicMock(finish=lambda: "a.json", extra_steps=extra)
+    profiler = MagicMock(finish=lambda: "a.json", records_on=lambda: more)
     steps, capture = capturing(monkeypatch, profiler)
     capture.offer(Request("a", steps=2, at=3, cause=cause))
     for t in range(ended):
@@ -285,7 +285,7 @@ def test_only_what_was_asked_of_this_process_is_captured_again(
 
 def test_a_capture_of_a_loop_that_is_no_longer_counted_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be no later step at which it could end."""
-    profiler = MagicMock(extra_steps=0)
+    profiler = MagicMock(records_on=lambda: False)
     steps, capture = capturing(monkeypatch, profiler)
     capture.offer(Request("a", steps=10**6, at=4))
     for t in range(10):
@@ -300,7 +300,7 @@ def test_a_capture_of_a_loop_that_is_no_longer_counted_ends_at_once(monkeypatch:
 
 def test_a_capture_is_repeated_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pass over the data may look like steps at first."""
-    steps, capture = capturing(monkeypatch, MagicMock(finish=lambda: "a.json", extra_steps=0))
+    steps, capture = capturing(monkeypatch, MagicMock(finish=lambda: "a.json", records_on=lambda: False))
     capture.offer(Request("a", steps=1, at=4))
     for t in range(10):
         for _ in range(9):

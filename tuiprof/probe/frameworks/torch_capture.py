@@ -272,7 +272,7 @@ class TorchProfiler:
     """One window. Writes ``traces/<writer>.<unix_ms>.pt.trace.json.gz``, the layout TensorBoard reads.
 
     On a GPU, the arguments of operators would slow the host down in the steps whose times count. They are recorded in
-    one more step, of which nothing else is, and written beside the trace as ``<writer>.<unix_ms>.shapes.gz``.
+    one more step, under a profiler of its own, and written beside the trace as ``<writer>.<unix_ms>.shapes.gz``.
 
     Raises:
         CaptureError: The script is profiling itself.
@@ -302,10 +302,10 @@ class TorchProfiler:
         self._raw = os.path.join(folder, f".{name}.json")  # the one before may still be being compressed
         self._raw_extra = os.path.join(folder, f".{name}.shapes")
         profiler = torch.profiler
-        activities = [profiler.ProfilerActivity.CPU]
+        self._activities = [profiler.ProfilerActivity.CPU]
         self._on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
         if self._on_device:
-            activities.append(profiler.ProfilerActivity.CUDA)
+            self._activities.append(profiler.ProfilerActivity.CUDA)
         options: dict[str, Any] = {}
         stack = request.stack and not profiles_calls()
         if stack:
@@ -314,16 +314,15 @@ class TorchProfiler:
         elif request.stack:
             capturer.note("warn", NO_CALLS)
         self._profiler = profiler._KinetoProfile(
-            activities=activities,
+            activities=self._activities,
             # On a CPU the time of operators depends on them, and they cost little beside what runs there.
             record_shapes=request.shapes or not self._on_device,
             profile_memory=request.memory,
             with_stack=stack,
             **options,
         )
-        shapes_apart = self._on_device and not (request.shapes or request.cause)
-        self.extra_steps = int(shapes_apart)  # steps that are recorded after the window
-        self._in_extra = False
+        self._shapes_apart = self._on_device and not (request.shapes or request.cause)
+        self._in_extra = self._detached = False
         self._syncs = SyncWatch(torch, request.memory) if torch.cuda.is_initialized() else None
         self._range_of = functools.partial(_Range, torch.autograd)
         self._garbage = GarbageRanges(self._range_of)
@@ -382,28 +381,25 @@ class TorchProfiler:
         if opened is not None:
             opened.__exit__()
 
-    def stop_window(self) -> None:
-        """Stop recording the window and write its raw trace; CUPTI stays up for the step that follows."""
-        self._end(self._stop_alone, self._raw)
+    def records_on(self) -> bool:
+        """Record the arguments of operators after the window; return whether that is possible.
 
-    def start_extra(self) -> None:
-        """Record the arguments of operators from here on, and nothing of the device."""
-        profiler = self._torch.profiler
+        It is not while CUPTI is up: in scripts that replay CUDA graphs, another profile without device activity then
+        ended in launch failures (PyTorch 2.11, CUDA 13).
+        """
+        if not self._shapes_apart or not self._detached:
+            return False
         self._in_extra = True
-        self._profiler = profiler._KinetoProfile(
-            activities=[profiler.ProfilerActivity.CPU], record_shapes=True
-        )
-        self._call("prepare_trace")
+        self._profiler = self._torch.profiler._KinetoProfile(activities=self._activities, record_shapes=True)
+        with self._profilers.coming_back():
+            self._call("prepare_trace")
         self._prepared = True
         self._call("start_trace")
         self._started = self._profilers.holds_tensors = True
+        return True
 
     def stop(self) -> None:
-        """Stop recording, take CUPTI down and write the raw trace."""
-        self._end(self._stop_and_detach, self._raw_extra if self._in_extra else self._raw)
-
-    def _end(self, stop: Callable[[], None], path: str) -> None:
-        """Stop recording, and write the raw trace.
+        """Stop recording, take CUPTI down and write the raw trace.
 
         It is written here and not in a thread, because Kineto holds the interpreter while it writes: the
         pause would fall into some later step.
@@ -415,8 +411,8 @@ class TorchProfiler:
             raise CaptureError(
                 "PyTorch lost its profiler state: steps run inside calls from C++, or in several threads"
             )
-        stop()
-        self._call("export_chrome_trace", path)
+        self._stop_and_detach()
+        self._call("export_chrome_trace", self._raw_extra if self._in_extra else self._raw)
         self._profiler.profiler = None  # the events, which hold memory, and weak references to tensors
         self._break_device_chain()
 
@@ -424,12 +420,15 @@ class TorchProfiler:
         """Stop the profile and, where that is safe, take CUPTI down."""
         cupti = self._profilers.cupti
         if cupti is None or not self._on_device or self._capturer.ending:
-            self._stop_alone()
+            self._call("stop_trace")
+            self._detached = cupti is None
         elif reason := cupti.reason_to_keep(self._profilers.used_by_script):
-            self._stop_alone()
+            self._call("stop_trace")
             self._capturer.note("info", f"CUPTI stays attached after the capture: {reason}")
-        elif not cupti.taken_down_after(self._stop_alone):
-            self._capturer.note("warn", "CUPTI could not be detached after the capture within 2 s")
+        else:
+            self._detached = cupti.taken_down_after(lambda: self._call("stop_trace"))
+            if not self._detached:
+                self._capturer.note("warn", "CUPTI could not be detached after the capture within 2 s")
 
     def finish(self) -> str:
         """Write what lies beside the trace, then compress and move it; return its path relative to the session."""
@@ -457,21 +456,19 @@ class TorchProfiler:
         self.step_ended()
         started, prepared = self._started, self._prepared
         self._started = self._prepared = False
-        stop = self._stop_and_detach if self._in_extra else self._stop_alone
         if prepared and not started and not self._torch.autograd._profiler_enabled():
-            self._run_for_nothing(stop)
+            self._run_for_nothing()
+        elif self._in_extra and started:
+            self._stop_and_detach()
         elif prepared or started:
-            stop()
+            self._call("stop_trace")
         with contextlib.suppress(OSError):
             os.unlink(self._raw_extra)
 
-    def _run_for_nothing(self, stop: Callable[[], None] | None = None) -> None:
+    def _run_for_nothing(self) -> None:
         """End what was prepared, which is possible only through a run."""
         self._call("start_trace")
-        (stop or self._stop_alone)()
-
-    def _stop_alone(self) -> None:
-        self._call("stop_trace")
+        self._stop_and_detach() if self._in_extra else self._call("stop_trace")
 
     def forget(self) -> None:
         """Record nothing in a child that was forked meanwhile, such as a worker of a DataLoader."""

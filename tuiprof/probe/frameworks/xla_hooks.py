@@ -70,8 +70,6 @@ _BESIDE = (".trace.json.gz", ".syncs.jsonl")
 class XPlaneProfiler:
     """One window under a profiler that writes ``plugins/profile/<time>/<host>.xplane.pb`` into a folder."""
 
-    extra_steps = 0  # the arguments of instructions are in their programs
-
     def __init__(self, profiler: Any, name: str, capturer: Capturer) -> None:
         self._profiler = profiler
         self._name = name
@@ -106,6 +104,10 @@ class XPlaneProfiler:
         self._running = False
         with profile_function_kept():
             self._profiler.stop_trace()
+
+    def records_on(self) -> bool:
+        """Nothing follows the window: the arguments of instructions are in their programs."""
+        return False
 
     def finish(self) -> str:
         """Return the path of the trace relative to the session."""
