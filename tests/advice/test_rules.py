@@ -2528,8 +2528,7 @@ def test_values_that_are_scattered_are_no_one_hot_vectors(filled: str, scattered
 )
 def test_attention_to_rows_that_one_hot_vectors_pick_remains(then: Sequence[Op]) -> None:
     ops: Sequence[Op] = (("aten::one_hot", UNARY, 20), ("aten::to", UNARY, 5), ("aten::matmul", GEMM, 100))
-    row = finding(gpu_bound(*ops, *then, ("aten::sum", REDUCE, 50)), "one-hot-product")
-    assert row is not None
+    row = found(gpu_bound(*ops, *then, ("aten::sum", REDUCE, 50)), "one-hot-product")
     assert row["wins_ns"] == pytest.approx(0.95 * 125_000, rel=0.03)
     assert "bincount" not in row["instead"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from analyses.made import Made
-from findings import finding
+from findings import finding, found
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,8 +48,7 @@ def interrupted(*, places: int = 8, inside: str = "aten::op{}", stops_us: float 
 
 
 def test_a_thread_that_stops_in_many_different_calls_is_interrupted() -> None:
-    row = finding(interrupted(), "interrupted-thread")
-    assert row is not None
+    row = found(interrupted(), "interrupted-thread")
     assert row["wins_ns"] == pytest.approx(10 * 3_000_000 / 16, rel=0.02)
     assert "10 times in 16 steps, for 30.0 ms in all" in row["what"]
     assert row["where"].startswith("longest, 3.00 ms, in op")
@@ -118,8 +117,7 @@ def used(
 
 
 def test_the_first_launch_of_a_kernel_loads_it() -> None:
-    row = finding(used(), "first-use")
-    assert row is not None
+    row = found(used(), "first-use")
     assert row["wins_ns"] is None
     assert "take 20.0 ms, 40 % of the steps" in row["what"]
     assert row["where"] == "longest in add"
@@ -129,8 +127,7 @@ def test_the_first_launch_of_a_kernel_loads_it() -> None:
 def test_in_a_run_with_steps_as_uneven_sizes_are_new(high_ns: float, new_sizes: bool) -> None:
     trace = used()
     trace.uncaptured = Uncaptured(30, 10e6, 9e6, high_ns)
-    row = finding(trace, "first-use")
-    assert row is not None
+    row = found(trace, "first-use")
     assert ("new sizes" in row["what"]) == new_sizes
     # 20 ms in one of three steps.
     assert row["wins_ns"] == (pytest.approx(20_000_000 / 3, rel=0.01) if new_sizes else None)
@@ -147,8 +144,7 @@ def test_in_a_run_with_steps_as_uneven_sizes_are_new(high_ns: float, new_sizes: 
 def test_most_steps_may_have_new_sizes(times: tuple[int, ...], new_sizes: bool) -> None:
     trace = used()
     trace.uncaptured = Uncaptured(8, 30e6, 9e6, 31e6, times_ns=tuple(ms * 1_000_000 for ms in times))
-    row = finding(trace, "first-use")
-    assert row is not None
+    row = found(trace, "first-use")
     assert ("new sizes" in row["what"]) == new_sizes
 
 
@@ -158,8 +154,7 @@ def test_without_steps_before_the_capture_to_compare_with_a_run_has_just_begun(
 ) -> None:
     trace = used(marked=marked)
     trace.uncaptured = Uncaptured(30, 10e6, 9e6, 40e6, after_capture=after_capture)
-    row = finding(trace, "first-use")
-    assert row is not None
+    row = found(trace, "first-use")
     assert "steady-state" in row["what"]
 
 
@@ -291,8 +286,7 @@ def test_what_a_warm_up_prepares_in_each_step_is_left_out_of_the_replayed_step()
 
 @pytest.mark.parametrize("last_us", [79.0, 30_000.0])  # the device is idle, or works for half of it
 def test_sizes_that_are_new_to_the_end_of_the_run_are_prepared_in_each_step(last_us: float) -> None:
-    row = finding(in_session(warming_up(last_us=last_us), 62.5, 61.0), "first-use")
-    assert row is not None
+    row = found(in_session(warming_up(last_us=last_us), 62.5, 61.0), "first-use")
     assert "prepared for new sizes, 60.0 ms a step: _cudnn_attention_forward" in row["what"]
     assert "enable_cudnn_sdp(False)" in row["instead"]
     left_ns = 2.5e6 if last_us < 100 else 30.6e6  # the host, or the kernels
@@ -308,8 +302,7 @@ def test_sizes_that_are_new_to_the_end_of_the_run_are_prepared_in_each_step(last
     ],
 )
 def test_sizes_that_later_steps_may_find_prepared_are_not_priced(trace: Trace) -> None:
-    row = finding(trace, "first-use")
-    assert row is not None
+    row = found(trace, "first-use")
     assert row["wins_ns"] is None
 
 

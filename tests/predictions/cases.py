@@ -2,6 +2,10 @@
 
 A case makes two steps out of the same model and data: the one with the cost and the one with its fix. What the fix wins
 is measured; what tuiprof predicts for it is held against that by :mod:`tests.predictions.score`.
+
+The lines that make a cost end in a comment with the name of the case. Without a GPU the steps of sets from the ninth on
+are tiny, to see that they run. Sets from the seventh on were written without a look at the rules, what they predict, or
+how the earlier sets were scored, if they do not say otherwise.
 """
 
 from __future__ import annotations

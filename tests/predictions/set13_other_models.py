@@ -4,11 +4,8 @@
 ``whisper-meter`` are meant to be bound by the GPU, the others by the host. Three have more than one cost, of which the
 fix takes away the one that wins most: ``barlow-correlation``, ``yolo-layout`` and ``dreamer-frames``; the rest stays.
 ``tracker-peak`` is an inference loop, ``satellite-prefetch`` copies on a stream of its own, ``bloom-distances``
-computes the same in each layer, and the fix of ``whisper-meter`` is expected to win next to nothing. Every fix
-computes what its step computes: the same numbers, up to the order of sums or, in ``barlow-correlation``, up to their
-precision. The lines that make a cost end in a comment with the name of the case. They were written without a look at
-the rules, what they predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that it
-runs.
+computes the same in each layer, and the fix of ``whisper-meter`` is expected to win next to nothing. Every fix computes
+what its step computes: the same numbers, up to the order of sums or, in ``barlow-correlation``, up to their precision.
 """
 
 from __future__ import annotations

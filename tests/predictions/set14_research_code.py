@@ -1,12 +1,10 @@
 """Steps on a GPU with a planted cost: code as papers publish it, in models that no earlier set has.
 
-``fno-decode``, ``shufflenet-groups``, ``style-vgg``, ``cameras-lift`` and ``stereo-zeros`` are meant to be bound by
-the GPU, the others by the host. Three have more than one cost, of which the fix takes away the one that wins most:
+``fno-decode``, ``shufflenet-groups``, ``style-vgg``, ``cameras-lift`` and ``stereo-zeros`` are meant to be bound by the
+GPU, the others by the host. Three have more than one cost, of which the fix takes away the one that wins most:
 ``scenes-iou``, ``nfnet-clipping`` and ``style-vgg``; the rest stays. ``tacotron-eager`` is an inference loop, and the
-fix of ``stereo-zeros`` is expected to win next to nothing. Every fix computes what its step computes: the same
-numbers, up to the order of sums or, in ``fno-decode``, up to their precision. The lines that make a cost end in a
-comment with the name of the case. They were written without a look at the rules, what they predict, or how the
-earlier sets were scored. Without a GPU everything is tiny, to see that it runs.
+fix of ``stereo-zeros`` is expected to win next to nothing. Every fix computes what its step computes: the same numbers,
+up to the order of sums or, in ``fno-decode``, up to their precision.
 """
 
 from __future__ import annotations

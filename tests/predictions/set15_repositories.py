@@ -5,9 +5,7 @@
 the fix takes away the one that wins most: ``codec-snake``, ``flow-deltas`` and ``glow-started``; the rest stays.
 ``pose-graph`` is an inference loop, and the fix of ``restormer-adam`` is expected to win next to nothing. Every fix
 computes what its step computes: the same numbers, up to the order of sums or, in ``faces-cosine``, up to their
-precision. The lines that make a cost end in a comment with the name of the case. They were written without a look at
-the rules, what they predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that it
-runs.
+precision.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Steps on a GPU with a planted cost: what engineers at work lose time with, in models that no earlier set has.
 
-``qwen-eager``, ``weather-latitudes``, ``densenet-layout``, ``llava-projector``, ``sam-prompts`` and
-``albert-pageable`` are meant to be bound by the GPU, the others by the host. Three have more than one cost, of which
-the fix takes away the one that wins most: ``qwen-eager``, ``densenet-layout`` and ``byol-views``; the rest stays.
-``regnet-labels`` is an inference loop, and the fix of ``albert-pageable`` is expected to win next to nothing. Every fix
-computes what its step computes: the same numbers, up to the order of sums or, in ``weather-latitudes``, up to their
-precision. The lines that make a cost end in a comment with the name of the case. They were written without a look at
-the rules, what they predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that it
-runs.
+``qwen-eager``, ``weather-latitudes``, ``densenet-layout``, ``llava-projector``, ``sam-prompts`` and ``albert-pageable``
+are meant to be bound by the GPU, the others by the host. Three have more than one cost, of which the fix takes away the
+one that wins most: ``qwen-eager``, ``densenet-layout`` and ``byol-views``; the rest stays. ``regnet-labels`` is an
+inference loop, and the fix of ``albert-pageable`` is expected to win next to nothing. Every fix computes what its step
+computes: the same numbers, up to the order of sums or, in ``weather-latitudes``, up to their precision.
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@
 bound by the GPU, the others by the host. Two have more than one cost, of which the fix takes away the one that wins
 most: ``roberta-head`` and ``shakespeare-heads``; the rest stays. ``esrgan-tiles`` is an inference loop, and the fix of
 ``inception-item`` is expected to win next to nothing. Every fix computes what its step computes: the same numbers, up
-to the order of sums or, in ``roberta-head``, up to their precision. The lines that make a cost end in a comment with
-the name of the case. They were written without a look at the rules, what they predict, or how the earlier sets were
-scored. Without a GPU everything is tiny, to see that it runs.
+to the order of sums or, in ``roberta-head``, up to their precision.
 """
 
 from __future__ import annotations

@@ -5,9 +5,7 @@
 the fix leaves: ``whisper-softmax`` and ``vae-hooks``. The Python of ``captioner-report`` runs while the GPU is busy
 with the step before, so that its fix is expected to win next to nothing. ``reranker-adapters`` is an inference loop.
 Every fix computes what its step computes: the same numbers, up to the order of sums or, in ``superglue-double``, up to
-their precision. The lines that make a cost end in a comment with the name of the case. They were written without a look
-at the rules, what they predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that it
-runs.
+their precision.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 ``unet-layout``, ``gpt-float-head``, ``vit-written-norm``, ``mlp-foreach`` and ``resnet18-pageable`` are meant to be
 bound by the GPU, the others by the host. Every fix computes what its step computes: the same numbers, up to the order
-of sums or, in ``gpt-float-head``, up to their precision. The lines that make a cost end in a comment with the name of
-the case. They were written without a look at the rules, what they predict, or how the earlier sets were scored.
-Without a GPU everything is tiny, to see that it runs.
+of sums or, in ``gpt-float-head``, up to their precision.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 ``musicgen-math``, ``pixart-prompt``, ``vits-segments``, ``cyclegan-targets`` and ``jax-word-vectors`` are meant to be
 bound by the GPU, the others more or less by the host. ``musicgen-math`` and ``electra-micro`` have a second, smaller
 cost, which their fix leaves as it is. Next to nothing can be won in ``cyclegan-targets``. Every fix computes what its
-step computes: the same numbers, up to rounding. The lines that make a cost end in a comment with the name of the case.
-They were written without a look at the rules, what they predict, or how the earlier sets were scored. Without a GPU
-everything is tiny, to see that it runs.
+step computes: the same numbers, up to rounding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Steps on a GPU with a planted cost: a module of the model computes the same several times in a step.
 
-They were written with the advice that would be right, after the rule for it. Without a GPU everything is tiny, to see
-that it runs.
+They were written with the advice that would be right, after the rule for it.
 """
 
 from __future__ import annotations

@@ -2,15 +2,13 @@
 at what surrounds it, tells what it costs.
 
 ``hydranet-backwards``, ``imagegpt-mask``, ``reidentify-sort``, ``graphcast-deterministic``, ``maskgit-workers``,
-``distilbert-padding``, ``pythia-prefix`` and ``jax-nemotron-remat`` are meant to be bound by the GPU, the others by
-the host. ``hydranet-backwards`` and ``nbeats-plateau`` have a second, smaller cost, which their fix leaves as it is.
-Next to nothing can be won in ``maskgit-workers``. ``reidentify-sort``, ``pythia-prefix`` and ``painn-validation`` are
-loops of inference or validation. ``distilbert-padding`` and ``pythia-prefix`` train and run models of transformers.
-Every fix computes what its step computes: the same numbers, up to rounding and the order of sums; only what
-``sac-choice`` draws are other numbers of the same distribution. The rules that are named are those that would be
-right; where there is none for a cost, its name is made up. The lines that make a cost end in a comment with the name of
-the case. They were written without a look at the rules, what they predict, or how the earlier sets were scored. Without
-a GPU everything is tiny, to see that it runs.
+``distilbert-padding``, ``pythia-prefix`` and ``jax-nemotron-remat`` are meant to be bound by the GPU, the others by the
+host. ``hydranet-backwards`` and ``nbeats-plateau`` have a second, smaller cost, which their fix leaves as it is. Next
+to nothing can be won in ``maskgit-workers``. ``reidentify-sort``, ``pythia-prefix`` and ``painn-validation`` are loops
+of inference or validation. ``distilbert-padding`` and ``pythia-prefix`` train and run models of transformers. Every fix
+computes what its step computes: the same numbers, up to rounding and the order of sums; only what ``sac-choice`` draws
+are other numbers of the same distribution. The rules that are named are those that would be right; where there is none
+for a cost, its name is made up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Steps on a GPU whose texts are padded to a fixed length that no text of a batch has.
 
-They were written with the rule for it. Without a GPU everything is tiny, to see that it runs.
+They were written with the rule for it.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 ``clicks-adam`` and ``answers-index`` have a second, smaller cost, which their fix leaves as it is. Next to nothing can
 be won in ``solar-item``. ``thumbnails-graph`` and ``answers-index`` are servers. Every fix computes what its step
 computes, up to rounding; only the lazy Adam of ``clicks-adam`` leaves rows alone that are not in the batch. The rules
-that are named are those that would be right; where there is none for a cost, the most similar. The lines that make a
-cost end in a comment with the name of the case. They were written without a look at the rules, what they predict, or
-how the earlier sets were scored.
+that are named are those that would be right; where there is none for a cost, the most similar.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 ``poems-prefix`` is a server. Every fix computes what its step computes, up to rounding; ``films-negatives`` and
 ``signs-augment`` draw other random numbers than their fixes. No rule was made for the costs of ``ground-inverse`` and
-``pairs-broadcast`` then: the most similar are named, too. The lines that make a cost end in a comment with the name of
-the case. They were written without a look at the rules, what they predict, or how the earlier sets were scored.
+``pairs-broadcast`` then: the most similar are named, too.
 """
 
 from __future__ import annotations

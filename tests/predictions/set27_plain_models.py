@@ -6,9 +6,7 @@
 can be won in ``nerf-frequencies`` and ``hourglass-foreach``. ``dit-guidance`` and ``segformer-confusion`` are loops of
 inference and validation. ``gpt2-gelu`` and ``segformer-confusion`` run models of transformers. Every fix computes what
 its step computes: the same numbers, up to the order of sums or, in ``monodepth-float32`` and ``gpt2-gelu``, up to their
-precision. The rules that are named are those that would be right. The lines that make a cost end in a comment with the
-name of the case. They were written without a look at the rules, what they predict, or how the earlier sets were scored.
-Without a GPU everything is tiny, to see that it runs.
+precision. The rules that are named are those that would be right.
 """
 
 from __future__ import annotations

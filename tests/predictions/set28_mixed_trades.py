@@ -5,9 +5,7 @@
 ``perceiver-clipping`` has a second, smaller cost, which its fix leaves as it is. Next to nothing can be won in
 ``dlrm-figures``. ``dino-pageable`` is a loop of inference. Every fix computes what its step computes: the same numbers,
 up to the order of sums or, in ``centernet-tf32`` and ``mamba-float32``, up to their precision; ``convnext-decode`` and
-``t5-spans`` have the same data in both variants. The rules that are named are those that would be right. The lines that
-make a cost end in a comment with the name of the case. They were written without a look at the rules, what they
-predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that it runs.
+``t5-spans`` have the same data in both variants. The rules that are named are those that would be right.
 """
 
 from __future__ import annotations

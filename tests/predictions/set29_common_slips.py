@@ -5,9 +5,7 @@
 has two smaller costs besides, which its fix leaves as they are. ``act-policy`` is a loop of inference. Every fix
 computes what its step computes: the same numbers, up to the order of sums, in ``patchtst-float32`` and ``yolov4-mish``
 up to their precision, and in ``codegen-dropout`` up to which weights are dropped. The rules that are named are those
-that would be right. The lines that make a cost end in a comment with the name of the case. They were written without a
-look at the rules, what they predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that
-it runs.
+that would be right.
 """
 
 from __future__ import annotations

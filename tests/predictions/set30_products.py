@@ -1,7 +1,6 @@
 """Steps on a CPU whose matrix products cost more than they have to: their order, their rows, one at a time.
 
-They were written together with the rules for them. Every fix computes what its step computes, up to rounding. The lines
-that make a cost end in a comment with the name of the case.
+They were written together with the rules for them. Every fix computes what its step computes, up to rounding.
 """
 
 from __future__ import annotations
