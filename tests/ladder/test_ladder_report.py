@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from analyses.made import Made, site
+from msgspec import structs
 
 from tests import real_traces
 from tuiprof.advice import priorities, proof
@@ -150,6 +151,30 @@ def test_what_a_variant_gained_is_said_as_surely_as_its_verdict(
             ladder.put(Trial("timing", number, name, session.id, "done", equal=True, figures=figures))
     why = report(ladder, traces.__getitem__).table("why").rows.row(0, named=True)
     assert why["sentence"].startswith(said)
+
+
+@pytest.mark.parametrize(("rounds", "said"), [(1, "cheap may be 2.00× faster"), (3, "cheap is 2.00× faster")])
+def test_what_is_gained_on_another_variant_is_said_as_surely_as_its_trials_allow(
+    rounds: int, said: str, tmp_path: Path, ladder_of_two: LadderMeta
+) -> None:
+    rungs = (*ladder_of_two.rungs, Rung("cheap", "naive", "checked"))
+    ladder = create(tmp_path, structs.replace(ladder_of_two, rungs=rungs, rounds=rounds))
+    traces = {}
+    for name, trace, step_ns in (
+        ("naive", naive(), 100e3),
+        ("checked", naive(), 80e3),
+        ("cheap", checked(), 40e3),
+    ):
+        session = create_session(ladder.root, SessionMeta(1, name, ["toy.py"], "/", time.time_ns(), 0))
+        path = session.path / "traces" / "rank0.1.pt.trace.json"
+        path.touch()
+        traces[path] = trace
+        ladder.put(Trial("trace", 0, name, session.id, "done", equal=True))
+        for number in range(1, rounds + 1):
+            figures = Figures(step_ns + number, 20, batch=8, samples_per_s=8e9 / step_ns, peak_bytes=1 << 30)
+            ladder.put(Trial("timing", number, name, session.id, "done", equal=True, figures=figures))
+    rows = report(ladder, traces.__getitem__).table("why").rows
+    assert rows.filter(pl.col("variant") == "cheap")["sentence"][0].startswith(f"{said} than checked: ")
 
 
 def test_the_report_joins_times_and_traces(tmp_path: Path, ladder_of_two: LadderMeta) -> None:
