@@ -16,7 +16,7 @@ from session.session_logs import line, step, written
 
 from tuiprof.cli import main
 from tuiprof.comparison import sides
-from tuiprof.comparison.sides import compare_sides, compare_targets, open_side
+from tuiprof.comparison.sides import compare_sides, compare_targets, open_side, with_distinct_names
 from tuiprof.errors import UsageProblem
 from tuiprof.ladder.state import Figures, LadderMeta, Rung, Trial, create
 from tuiprof.model import Report
@@ -91,6 +91,22 @@ def test_a_session_compared_with_itself_is_said_to_be(tmp_path: Path) -> None:
     recorded(tmp_path, "slow", 1_000_000, trace=NAIVE)
     report = compare_targets("toy:slow", "toy:slow", root=tmp_path)
     assert report.fact("sure") == "no: both are the same session"
+
+
+def test_two_runs_of_a_script_and_two_files_of_one_name_are_with_distinct_names(tmp_path: Path) -> None:
+    both = [recorded(tmp_path, "slow", 10_000_000), recorded(tmp_path, "slow", 9_000_000)]
+    report = compare_targets(both[0].path, both[1].path)
+    assert both[0].id != both[1].id
+    assert (report.fact("before"), report.fact("after")) == (both[0].id, both[1].id)
+    assert [note for note in report.notes if "no trace" in note] == [
+        f"{session.id}: no trace was captured" for session in both
+    ]
+    files = []
+    for folder in ("before", "after"):
+        (tmp_path / folder).mkdir()
+        files.append(shutil.copy(NAIVE, tmp_path / folder / "rank0.pt.trace.json.gz"))
+    names = [side.name for side in with_distinct_names(*map(open_side, files))]
+    assert names == ["before/rank0.pt.trace.json.gz", "after/rank0.pt.trace.json.gz"]
 
 
 def test_two_sessions_are_compared_by_their_unprofiled_steps(tmp_path: Path) -> None:

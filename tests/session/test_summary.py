@@ -348,6 +348,15 @@ def test_a_list_has_the_step_time_of_the_report(
     assert summary_of(session).steps == report.fact("steps")
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_the_chart_says_that_it_has_captured_steps_if_there_are_any(tmp_path: Path, captured: bool) -> None:
+    session = written(tmp_path, *(step(n) for n in range(60)))
+    if captured:
+        where = {"id": "start", "first": 30, "last": 32, "path": "t.json"}
+        append(session, "rank0", line("capture", at=40_000, state="written", **where))
+    assert summarise(session).table("step_time").note == ("captured steps included" if captured else "")
+
+
 def test_a_list_says_that_a_median_is_of_the_last_steps(tmp_path: Path) -> None:
     for count, said in ((50, ""), (5_000, "of long runs, the median of the last steps")):
         session = written(tmp_path, *(step(n) for n in range(count)), name=f"train-{count}")
