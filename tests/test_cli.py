@@ -16,8 +16,10 @@ from waiting import running, until
 
 from tests import real_traces
 from tuiprof.cli import cli, main
+from tuiprof.resources import shipped
 from tuiprof.session.run.launch import wait
-from tuiprof.session.store.folders import find_session
+from tuiprof.session.store.folders import create, find_session
+from tuiprof.session.store.meta import SessionMeta
 
 _TRAIN = """
 import time, sys
@@ -281,6 +283,28 @@ def test_mistakes_are_explained(args: tuple[str, ...], status: int, says: str, t
     assert done.returncode == status, done.stderr
     assert says.lower() in done.stderr.lower()
     assert "Traceback" not in done.stderr
+
+
+def test_without_a_trace_the_next_command_is_named(tmp_path: Path) -> None:
+    sessions = tmp_path / "my sessions"
+    session = create(sessions, SessionMeta(1, "mine", ["true"], "/", 1_767_323_045_000_000_000, 0)).path
+    for verb in ("whatif", "fix"):
+        said = here(verb, session.name, sessions=sessions)
+        assert said.returncode == 2
+        assert f"no trace was captured in {session.name}" in said.stderr, verb
+        assert f"tuiprof why {session.name}" in said.stderr, verb
+    for verb in ("why", "report"):
+        said = here(verb, sessions, sessions=tmp_path / "none")
+        assert said.returncode == 3
+        assert f"no session in {sessions} has captured a trace" in said.stderr, verb
+        assert f"tuiprof report '{session}'" in said.stderr, verb
+    recorded = shipped("traces") / "session-metrics-naive"
+    assert here("why", recorded / "traces").stdout.startswith("session-metrics-naive · ")
+    script = tmp_path / "my train.py"
+    script.write_text("import torch\n")
+    said = here("report", script)
+    assert "is a Python script, not a trace" in said.stderr
+    assert f"tuiprof run -- python '{script}'" in said.stderr
 
 
 def test_report_formats_and_analyses() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from analyses.made import Made, with_arguments
+from analyses.made import MAIN, Made, with_arguments
 
 from tuiprof.model import Trace
 
@@ -24,35 +24,13 @@ def with_shapes(trace: Trace, dims: Sequence[Any], values: Sequence[list[str]] =
     return with_arguments(trace, lambda ordinal: of.get(ordinal, {}))
 
 
-def gpu_bound(*ops: Op, steps: int = 4, around: str = "", **info: Any) -> Trace:
-    """Steps whose host runs ahead of its device.
-
-    Args:
-        *ops: Operator, its kernel and how long that takes, µs, one after the other.
-        steps: How many steps.
-        around: A range around all of a step's operators.
-        **info: Fields of the trace's info.
-    """
-    made, correlation, free = Made(), 0, 20.0
-    length = 10 + 10 * len(ops)
-    for _, at in made.steps(length, steps):
-        if around:
-            made.add("annotation", around, at + 1, at + length - 1)
-        for index, (operator, kernel, works) in enumerate(ops):
-            begin, correlation = at + 5 + 10 * index, correlation + 1
-            made.op(operator, begin, begin + 8, sequence=correlation)
-            made.launch(kernel, (begin + 2, begin + 5), (free, free + works), correlation)
-            free += works
-    return made.trace(**info)
-
-
 class Steps:
     """Steps of a device that its host is ahead of: each operator has one kernel or none."""
 
     def __init__(self) -> None:
         self.made = Made()
-        self._at, self._free, self._number = 0.0, 30.0, 0
-        self._begun = 0.0
+        self._at, self._free = 0.0, 30.0
+        self._begun, self._ended = 0.0, 0  # the step, and how many there were before
         self._dims: list[Any] = []
         self._values: list[list[str]] = []
 
@@ -77,12 +55,11 @@ class Steps:
         self._at += 10 * max(len(kernels), 1)
         self.made.op(name, begin, self._at - 1, **columns)
         if inside:
-            self.made.op(inside, begin + 1, self._at - 2, track=columns.get("track", 0))
+            self.made.op(inside, begin + 1, self._at - 2, track=columns.get("track", MAIN))
         for index, (kernel, works) in enumerate(kernels):
-            self._number += 1
             call = (begin + 10 * index + 2, begin + 10 * index + 4)
-            self.made.call("cudaLaunchKernel", *call, correlation=self._number, track=columns.get("track", 0))
-            self.made.kernel(kernel, self._free, self._free + works, self._number)
+            work = self._free, self._free + works
+            self.made.launch(kernel, call, work, thread=columns.get("track", MAIN))
             self._free += works
         return self
 
@@ -94,13 +71,14 @@ class Steps:
     def within(
         self, name: str, *ops: tuple[str, tuple[tuple[str, float], ...]], first: int | None = None
     ) -> Steps:
-        """Add a range with operators, whose autograd nodes are numbered from ``first`` on."""
+        """Add a range, if it has a name, with operators, whose autograd nodes are numbered from ``first`` on."""
         begin = self._at
         self._at += 1
         for index, (op, kernels) in enumerate(ops):
             self.op(op, kernels, sequence=None if first is None else first + index)
         self._at += 1
-        self.made.add("annotation", name, begin, self._at)
+        if name:
+            self.made.add("annotation", name, begin, self._at)
         return self
 
     def each(self, count: int = 4) -> Iterator[int]:
@@ -111,11 +89,26 @@ class Steps:
 
     def end(self) -> None:
         """End a step."""
-        number = sum(row["name"].startswith("ProfilerStep") for row in self.made.rows)
-        self.made.step(number, self._begun, self._at)
-        self._begun = self._at
+        self.made.step(self._ended, self._begun, self._at)
+        self._ended, self._begun = self._ended + 1, self._at
 
-    def trace(self) -> Trace:
-        """Return the trace."""
-        trace = self.made.trace()
+    def trace(self, **info: Any) -> Trace:
+        """Return the trace; fields of its info may be given."""
+        trace = self.made.trace(**info)
         return with_shapes(trace, self._dims, self._values) if self._dims else trace
+
+
+def gpu_bound(*ops: Op, steps: int = 4, around: str = "", **info: Any) -> Trace:
+    """Steps whose host runs ahead of its device.
+
+    Args:
+        *ops: Operator, its kernel and how long that takes, µs, one after the other.
+        steps: How many steps.
+        around: A range around all of a step's operators.
+        **info: Fields of the trace's info.
+    """
+    made = Steps()
+    for number in made.each(steps):
+        calls = [(operator, ((kernel, works),)) for operator, kernel, works in ops]
+        made.within(around, *calls, first=1 + number * len(ops))
+    return made.trace(**info)

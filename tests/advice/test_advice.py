@@ -40,13 +40,13 @@ def steps_of(*, operator: str, copy: str, size: int, calls: tuple[str, str]) -> 
     made = Made()
     for number, at in made.steps(200):
         correlation = number * 10 + 1
-        made.launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
+        made.launch("gemm", (at, at + 5), (at + 10, at + 90))
         made.op(operator, at + 20, at + 98).call(calls[0], at + 30, at + 92, correlation=correlation + 1)
         if copy:
             made.kernel(copy, at + 90, at + 91, correlation + 1, category="memcpy", bytes=size)
         if calls[1]:
             made.call(calls[1], at + 93, at + 96, correlation=correlation + 2)
-        made.launch("add", (at + 115, at + 120), (at + 122, at + 190), correlation + 3)
+        made.launch("add", (at + 115, at + 120), (at + 122, at + 190))
     return made
 
 
@@ -104,13 +104,12 @@ def test_rules_of_syncs(change: dict[str, object], rule: str) -> None:
 def test_a_wait_that_the_script_asks_for() -> None:
     def of(operator: str) -> Made:
         made = Made()
-        for number, at in made.steps(200):
-            correlation = number * 10 + 1
-            made.launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
+        for _, at in made.steps(200):
+            made.launch("gemm", (at, at + 5), (at + 10, at + 90))
             if operator:
                 made.op(operator, at + 18, at + 98)
             made.call("cudaDeviceSynchronize", at + 20, at + 92)
-            made.launch("add", (at + 115, at + 120), (at + 122, at + 190), correlation + 1)
+            made.launch("add", (at + 115, at + 120), (at + 122, at + 190))
         return made
 
     made = of("")
@@ -143,13 +142,11 @@ def test_a_wait_that_the_script_asks_for() -> None:
 )
 def test_waits_of_xla(wait: str, rule: str | None, what: str) -> None:
     made = Made()
-    for number, at in made.steps(200):
-        correlation = number * 10 + 1
-        made.launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
+    for _, at in made.steps(200):
+        made.launch("gemm", (at, at + 5), (at + 10, at + 90))
         made.add("python_function" if wait.startswith("api") else "runtime", wait, at + 20, at + 98)
-        made.launch("add", (at + 115, at + 120), (at + 122, at + 190), correlation + 1)
-    trace = made.trace()
-    trace.info = replace(trace.info, framework="PyTorch/XLA" if wait.startswith("PjRt") else "JAX 0.11.2")
+        made.launch("add", (at + 115, at + 120), (at + 122, at + 190))
+    trace = made.trace(framework="PyTorch/XLA" if wait.startswith("PjRt") else "JAX 0.11.2")
     found = advice(trace).table("findings").rows
     found = found.filter(pl.col("rule").is_in(["array-read", "explicit-wait"]))
     assert found["rule"].to_list() == ([rule] if rule else [])
@@ -189,14 +186,14 @@ def test_advice_speaks_of_the_framework_that_made_the_trace(framework: str, jit:
     assert jit in loop
     made = steps_of(operator="aten::empty", copy="", size=0, calls=("cudaMalloc", ""))
     assert alloc in of(made.trace())
-    chain, correlation = Made(), 0
+    chain = Made()
     for number in range(4):
         chain.step(number, number * 1000, number * 1000 + 900)
         for i in range(30):
-            at, correlation = number * 1000 + i * 30, correlation + 1
+            at = number * 1000 + i * 30
             name = ("mul", "add", "tanh")[i % 3]
             kernel = f"void at::native::vectorized_elementwise_kernel<4, at::native::{name}_functor, a>(int)"
-            chain.launch(kernel, (at, at + 3), (at + 4, at + 6), correlation)
+            chain.launch(kernel, (at, at + 3), (at + 4, at + 6))
     text = of(chain.trace())
     assert jit in text
     assert ("torch" in text) == framework.startswith("PyTorch"), text
@@ -220,15 +217,15 @@ def test_large_batches_of_workers_take_longer_to_fetch() -> None:
 def loading(wait: str, *frames: tuple[str, int, int], device: bool = True, copied: int = 0) -> Trace:
     """Four steps of 10 ms that begin with 4 ms of waiting under a name, with Python frames inside and around."""
     made = Made()
-    for number, at in made.steps(10_000):
+    for _, at in made.steps(10_000):
         category = "cpu_op" if "DataLoader" in wait else "annotation"
         made.add(category, wait, at + 100, at + 4_100).op("aten::mm", at + 4_200, at + 9_990)
         for name, begin, end in frames:
             made.add("python_function", name, at + 100 * begin, at + 100 * end)
         if device:
-            made.launch("gemm", (at + 4_500, at + 4_505), (at + 4_510, at + 9_900), number + 1)
+            made.launch("gemm", (at + 4_500, at + 4_505), (at + 4_510, at + 9_900))
         if copied:
-            made.launch("Memcpy HtoD", (at + 4_400, at + 4_405), (at + 4_410, at + 4_420), number + 11)
+            made.launch("Memcpy HtoD", (at + 4_400, at + 4_405), (at + 4_410, at + 4_420))
             made.rows[-1]["bytes"] = copied
     return made.trace()
 
@@ -275,7 +272,7 @@ def test_advice_for_a_cpu_speaks_of_no_device() -> None:
 def looped(op_us: float, *, passes: int = 10, device: bool = False, inside: str = "") -> Trace:
     """Two steps on a CPU that call three operators again and again, in the forward and on autograd's thread."""
     made = Made()
-    for number, at in made.steps(4000, 2):
+    for _, at in made.steps(4000, 2):
         made.add("python_function", "train.py(46): loss", at + 100, at + 1900)
         if inside:
             made.op(inside, at + 99, at + 1901)
@@ -286,7 +283,7 @@ def looped(op_us: float, *, passes: int = 10, device: bool = False, inside: str 
                 back = f"autograd::engine::evaluate_function: {name}"
                 made.op(back, begin + 2000, begin + 2000 + op_us, track=1)
         if device:
-            made.launch("k", (at + 1, at + 2), (at + 3, at + 4), number + 1)
+            made.launch("k", (at + 1, at + 2), (at + 3, at + 4))
     return made.trace()
 
 
@@ -359,13 +356,12 @@ def test_what_is_no_loop_of_short_operators(trace: Trace) -> None:
 
 
 def test_an_optimizer_without_multi_tensor_kernels() -> None:
-    made, correlation = Made(), 0
+    made = Made()
     for _, at in made.steps(1000, 2):
         made.add("annotation", "Optimizer.step#SGD.step", at + 100, at + 900)
         for i in range(60):
-            correlation += 1
             begin = at + 100 + i * 12
-            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10), correlation)
+            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10))
     assert {"single-tensor-optimizer", "launch-bound"} <= rules(made.trace())
 
 
@@ -387,7 +383,7 @@ def test_an_optimizer_without_multi_tensor_kernels() -> None:
 def test_optimizers_that_one_could_replace(
     optimizers: int, layer: str, before_each: Sequence[str], advised: bool
 ) -> None:
-    made, correlation = Made(), 0
+    made = Made()
     for number, at in made.steps(10_000, 8):
         made.op(layer, at, at + 20)
         for i in range(optimizers):
@@ -398,11 +394,8 @@ def test_optimizers_that_one_could_replace(
             made.add("annotation", "Optimizer.step#AdamW.step", begin, begin + 300)
             made.add("annotation", "Optimizer.zero_grad#AdamW.zero_grad", begin + 300, begin + 310)
             for part in range(3):
-                correlation += 1
                 call = begin + 10 + part * 50
-                made.launch(
-                    f"multi_tensor_apply {part}", (call, call + 5), (call + 10, call + 12), correlation
-                )
+                made.launch(f"multi_tensor_apply {part}", (call, call + 5), (call + 10, call + 12))
     found = advice(made.trace()).table("findings").rows
     one_each = found.filter(pl.col("rule") == "single-tensor-optimizer")
     assert len(one_each) == advised
@@ -414,8 +407,8 @@ def test_optimizers_that_one_could_replace(
 
 
 def test_exposed_communication_is_what_nothing_hides() -> None:
-    made = Made().step(1, 0, 10).launch("ncclDevKernel_AllReduce", (0, 2), (5, 65), 1)
-    made.launch("gemm", (1, 3), (5, 35), 2, track=3, stream=8)
+    made = Made().step(1, 0, 10).launch("ncclDevKernel_AllReduce", (0, 2), (5, 65))
+    made.launch("gemm", (1, 3), (5, 35), track=3, stream=8)
     rows = advice(made.trace()).table("findings").rows.filter(rule="exposed-collectives")
     assert rows["wins_ns"][0] == pytest.approx(0.7 * 30_000, abs=1)
 
@@ -425,7 +418,7 @@ def test_exposed_communication_has_a_short_name_and_the_words_of_its_framework(
     framework: str, word: str
 ) -> None:
     kernel = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
-    trace = Made().step(1, 0, 10).launch(kernel, (0, 2), (5, 65), 1).trace(framework=framework)
+    trace = Made().step(1, 0, 10).launch(kernel, (0, 2), (5, 65)).trace(framework=framework)
     row = (
         advice(trace)
         .table("findings")
@@ -445,7 +438,7 @@ def test_exposed_communication_has_a_short_name_and_the_words_of_its_framework(
     ],
 )
 def test_communication_is_overlapped_with_what_it_is_for(operator: str, kernel: str, word: str) -> None:
-    made = Made().step(1, 0, 10).op(operator, 0, 4).launch(kernel, (1, 2), (5, 65), 1)
+    made = Made().step(1, 0, 10).op(operator, 0, 4).launch(kernel, (1, 2), (5, 65))
     rows = advice(made.trace()).table("findings").rows.filter(rule="exposed-collectives")
     assert word in rows["instead"][0]
 
@@ -480,14 +473,14 @@ def test_how_often_memory_is_allocated(calls: tuple[str, str], said: str) -> Non
 def test_launch_blocking_comes_first_because_it_spoils_every_figure() -> None:
     made = Made()
     for i in range(30):
-        made.launch("k", (i * 50, i * 50 + 30), (i * 50 + 5, i * 50 + 25), i + 1)
+        made.launch("k", (i * 50, i * 50 + 30), (i * 50 + 5, i * 50 + 25))
     assert advice(made.trace()).table("findings").rows["rule"][0] == "launch-blocking"
 
 
 def test_nothing_to_say_about_a_busy_device() -> None:
     made = Made().step(1, 0, 1000)
     for i in range(10):
-        made.launch("gemm", (i * 5, i * 5 + 4), (10 + i * 98, 108 + i * 98), i + 1)
+        made.launch("gemm", (i * 5, i * 5 + 4), (10 + i * 98, 108 + i * 98))
     found = advice(made.trace())
     assert found.fact("findings") == 0
     assert found.verdict.level == "good"
@@ -539,7 +532,7 @@ def test_a_gain_is_a_share_of_what_the_device_needs_where_the_host_runs_ahead() 
     for number, at in made.steps(40, 5):
         busy = 10 + number * 100
         made.op("aten::mm", at + 1, at + 4)
-        made.launch("sm80_xmma_gemm_f32f32_tf32f32", (at + 1, at + 3), (busy, busy + 90), number + 1)
+        made.launch("sm80_xmma_gemm_f32f32_tf32f32", (at + 1, at + 3), (busy, busy + 90))
     found = advice(made.trace())
     assert found.fact("step_ns") == pytest.approx(100_000, rel=0.02)
     row = found.table("findings").rows.row(0, named=True)
@@ -607,7 +600,7 @@ def test_without_a_finding_a_device_that_hardly_works_is_not_well_used(
 ) -> None:
     made = Made()
     if with_host:
-        made.step(1, 0, 10_000).launch("gemm", (20, 25), (30, 30 + works_us), 1)
+        made.step(1, 0, 10_000).launch("gemm", (20, 25), (30, 30 + works_us))
     else:
         made.kernel("gemm", 0, works_us - 1).kernel("gemm", 9_999, 10_000)
     verdict = advice(made.trace()).verdict
@@ -616,7 +609,7 @@ def test_without_a_finding_a_device_that_hardly_works_is_not_well_used(
 
 
 def test_where_nothing_can_be_replayed_what_takes_longest_comes_first() -> None:
-    trace = Made().op("aten::mm", 0, 10).launch("gemm", (2, 5), (20, 120), 1).trace()
+    trace = Made().op("aten::mm", 0, 10).launch("gemm", (2, 5), (20, 120)).trace()
     host = HostTime(*(np.array([part]) for part in (0, 0, 10_000)), np.array([0.0]))
     edits = {"host": Edit(host=host), "device": Edit(work=trace.device_work, keep=np.array([0.5]))}
     findings = [(name, Finding("", "", "", "high", "", edit)) for name, edit in edits.items()]

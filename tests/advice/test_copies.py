@@ -6,12 +6,12 @@ from typing import Any
 
 import polars as pl
 import pytest
-from analyses.made import Made
+from analyses.made import Made, in_session
 from host_ahead import Steps
 
 from tuiprof.advice import advise
 from tuiprof.model import Trace
-from tuiprof.model.steps import SampledLine, Uncaptured
+from tuiprof.model.steps import SampledLine
 
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
 COPY_KERNEL = "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>"
@@ -73,11 +73,8 @@ def served(
 
 
 def test_a_conversion_of_a_large_tensor_is_told_with_the_time_to_give_its_memory_back() -> None:
-    trace = served()
-    step_ns = float(trace.steps.lengths.mean())
     lines = (SampledLine("serve.py:9", 0.5, ""), SampledLine("model.py:2", 0.4, "forward"))
-    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, lines=lines)
-    found = advice(trace)
+    found = advice(in_session(served(), lines=lines))
     row = found["copy-each-step"]
     assert row["what"] == "a large tensor is converted to another type or layout every step, for 9.89 ms"
     assert row["where"] == "serve.py:9"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from analyses.made import Made
-from test_operator_rules import finding, found
+from test_operator_rules import found
 
 from tuiprof.model import Trace
 
@@ -89,7 +89,7 @@ def compiling(steps: int, *, eager: bool, of: int = 3) -> Trace:
     """Steps of 10 ms, some of which compile an operation for 4 ms."""
     made = Made()
     for number, at in made.steps(10_000, of):
-        made.launch(FUSION, (at + 12, at + 15), (at + 20, at + 40), number + 1)
+        made.launch(FUSION, (at + 12, at + 15), (at + 20, at + 40))
         if number >= steps:
             continue
         if eager:
@@ -110,6 +110,5 @@ def test_what_is_compiled_in_each_step_is_named() -> None:
 
 @pytest.mark.parametrize(("steps", "of"), [(1, 3), (2, 2)])
 def test_what_is_compiled_now_and_then_may_be_a_warm_up(steps: int, of: int) -> None:
-    row = finding(compiling(steps, eager=True, of=of), "recompiles")
-    assert row is not None
+    row = found(compiling(steps, eager=True, of=of), "recompiles")
     assert "not steady-state" in row["what"]

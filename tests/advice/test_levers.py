@@ -8,13 +8,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from analyses.made import Made, site
+from analyses.made import Made, in_session, site
 from installed import needs
 
 from tuiprof.advice import advise
 from tuiprof.advice.levers import ACCELERATE, LEVERS, LIGHTNING, TRANSFORMERS, argument, trainer_of
 from tuiprof.model import Trace
-from tuiprof.model.steps import Uncaptured
 
 IN_PROCESS = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 #: A frame of each framework's loop, as Kineto names it.
@@ -45,10 +44,10 @@ def steps(
         made.op("aten::_local_scalar_dense", at + 9_100, at + 9_300)
         made.call("cudaMemcpyAsync", at + 9_110, at + 9_200, correlation=correlation)
         made.kernel("Memcpy DtoH", at + 9_190, at + 9_191, correlation, category="memcpy", bytes=4)
-        made.call("cudaStreamSynchronize", at + 9_210, at + 9_250, correlation=correlation + 1)
+        made.call("cudaStreamSynchronize", at + 9_210, at + 9_250)
         correlation += 2
     trace = made.trace([site(number * 10_000 + 9_290, where) for number in range(4)])
-    trace.uncaptured = Uncaptured(40, 1e7, 1e7, 1e7, idle_cores=4.0, usable_cores=8, trainer=trainer)
+    in_session(trace, 1e7, idle_cores=4.0, usable_cores=8, trainer=trainer)
     return trace
 
 

@@ -82,11 +82,10 @@ def finding(what: str) -> Finding:
 def waiting() -> Made:
     """Four steps that each wait for the device at one place, so that a rule of ours fires."""
     made = Made()
-    for number, at in made.steps(200):
-        correlation = number * 10 + 1
-        made.launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
+    for _, at in made.steps(200):
+        made.launch("gemm", (at, at + 5), (at + 10, at + 90))
         made.op("aten::nonzero", at + 20, at + 98).call("cudaStreamSynchronize", at + 30, at + 92)
-        made.launch("add", (at + 115, at + 120), (at + 122, at + 190), correlation + 1)
+        made.launch("add", (at + 115, at + 120), (at + 122, at + 190))
     return made
 
 

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from analyses.made import BACKWARD, Made
+from analyses.made import BACKWARD, Made, in_session
 
 from tuiprof.advice import advise
 from tuiprof.analyses.shared.collectives import peer_waits
 from tuiprof.analyses.shared.replay import launched_faster, replayed
 from tuiprof.model import Trace
-from tuiprof.model.steps import Uncaptured
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.whatif import Edit
 from tuiprof.whatif.replay import Calibrated
@@ -41,20 +40,18 @@ def rank(arrives: Sequence[int], *, reads: bool = False, sizes: Sequence[int] = 
         at, later, first = number * STEP + 20, (number >= 2) * apart, number * 100 + 1
         host, at = number * (STEP if reads else HOST) + later, at + later
         made.step(number, host, host + (STEP if reads else HOST))
-        made.launch("gemm", (host + 5, host + 8), (at, at + arrival), first)
+        made.launch("gemm", (host + 5, host + 8), (at, at + arrival))
         made.launch(REDUCE, (host + 10, host + 14), (at + arrival, at + LEFT), first + 1)
         if reads:
             made.op("aten::item", host + 16, at + LEFT + 12)
             made.call("cudaMemcpyAsync", host + 18, host + 21, correlation=first + 2)
             made.kernel("Memcpy DtoH", at + LEFT, at + LEFT + 2, first + 2, category="memcpy")
-            made.call("cudaStreamSynchronize", host + 22, at + LEFT + 8, correlation=first + 3)
+            made.call("cudaStreamSynchronize", host + 22, at + LEFT + 8)
         for index in range(20):
             begin = (at + LEFT + 15 if reads else host + 20) + index * 12
             work = at + LEFT + (index * 12 + 25 if reads else index * 15)
             made.op("aten::mul", begin, begin + 9)
-            made.launch(
-                "mul", (begin + 2, begin + 5), (work, work + (2 if reads else 15)), first + 10 + index
-            )
+            made.launch("mul", (begin + 2, begin + 5), (work, work + (2 if reads else 15)))
     trace = made.trace()
     if sizes:
         trace.communications = pl.DataFrame(
@@ -221,8 +218,7 @@ def test_a_rank_alone_whose_thread_runs_a_collective_runs_no_python() -> None:
 def test_the_first_steps_show_whether_the_host_or_another_rank_limits_the_step(
     host_us: int, waits: bool
 ) -> None:
-    trace = late()
-    trace.uncaptured = Uncaptured(40, 560e3, 560e3, 560e3, host_ns=host_us * 1e3)
+    trace = in_session(late(), 560e3, host_ns=host_us * 1e3)
     assert (step_of(trace).waiting_ns > 100_000) == waits
     assert (found(trace, "late-rank") is not None) == waits
 
@@ -241,9 +237,8 @@ def test_outside_the_capture_a_step_waits_for_what_it_takes_longer_than_alone(
     session_us: int, waits_us: int
 ) -> None:
     """Profiled ranks may be apart although the others are not."""
-    trace = late()
+    trace = in_session(late(), session_us * 1e3)
     trace.info = replace(trace.info, format="kineto")
-    trace.uncaptured = Uncaptured(40, session_us * 1e3, session_us * 1e3, session_us * 1e3)
     step = step_of(trace)
     assert step.waiting_ns == pytest.approx(waits_us * 1000, abs=10_000)
     assert step.likely_ns(step.graph.alone) == pytest.approx(step.waiting_ns, abs=10_000)

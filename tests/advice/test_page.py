@@ -40,8 +40,7 @@ def steps(*lengths: int, device: bool = True) -> Trace:
             begin = at + 100 * i
             made.op("aten::mm", begin + 5, begin + 60)
             if device:
-                correlation = 1000 * number + i + 1
-                made.launch("gemm", (begin + 10, begin + 15), (begin + 20, begin + 30), correlation)
+                made.launch("gemm", (begin + 10, begin + 15), (begin + 20, begin + 30))
         at += length
     return made.trace()
 
@@ -132,15 +131,15 @@ NAMES = tuple(f"aten::{name}" for name in ("gather", "cumsum", "sum", "roll", "a
 
 def launching(passes: int, others: int) -> Trace:
     """Steps whose device waits for launches: of a loop of two operators, and of as many others."""
-    made, correlation = Made(), 0
+    made = Made()
     names = ["aten::mul_", "aten::add_"] * passes
     # Their order repeats nowhere.
     names += [NAMES[(index * index + index // 7) % len(NAMES)] for index in range(others)]
     for _, at in made.steps(20 * len(names) + 20):
         for index, name in enumerate(names):
-            begin, correlation = at + 10 + 20 * index, correlation + 1
+            begin = at + 10 + 20 * index
             made.op(name, begin, begin + 18)
-            made.launch("reduce_kernel", (begin + 5, begin + 10), (begin + 12, begin + 14), correlation)
+            made.launch("reduce_kernel", (begin + 5, begin + 10), (begin + 12, begin + 14))
     return made.trace()
 
 
@@ -191,15 +190,14 @@ def advised(draw: st.DrawFn) -> tuple[Priorities, Kinds]:
     """Findings that remove random operators of a step, and a general one that launches all of them faster."""
     lengths = draw(st.lists(st.integers(6, 60), min_size=4, max_size=14))
     works = draw(st.lists(st.integers(1, 80), min_size=len(lengths), max_size=len(lengths)))
-    made, correlation, free = Made(), 0, 0.0
+    made, free = Made(), 0.0
     for _, at in made.steps(sum(lengths) + 20, 3):
         begin = at + 5.0
         for index, (length, work) in enumerate(zip(lengths, works, strict=True)):
-            correlation += 1
             start = max(begin + 5, free + 1)
             free = start + work
             made.op(f"aten::op{index}", begin, begin + length - 1)
-            made.launch(f"kernel{index}", (begin + 1, begin + 4), (start, free), correlation)
+            made.launch(f"kernel{index}", (begin + 1, begin + 4), (start, free))
             begin += length
     trace = made.trace()
     steps = replayed_steps(trace)

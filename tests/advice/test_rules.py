@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report, site, with_arguments
+from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, in_session, report, with_arguments
 from findings import finding, found
 from host_ahead import Op, Steps, gpu_bound, with_shapes
 
@@ -76,21 +75,14 @@ def test_a_causal_mask_leaves_less_of_the_products() -> None:
 
 @pytest.mark.parametrize("learned", [True, False])
 def test_the_gradient_of_a_learned_bias_is_as_large_as_the_scores(learned: bool) -> None:
-    made, free, ops = Made(), 20.0, attention(("aten::add", ELEMENTWISE, 100))
-    for number, at in made.steps(200):
-        for index, (operator, kernel, works) in enumerate(
-            (*ops, (f"{AUTOGRAD}: AddBackward0", REDUCE if learned else UNARY, 50))
-        ):
-            begin, backward = at + 5 + 10 * index, index == len(ops)
-            track = BACKWARD if backward else MAIN
-            sequence = 3 if backward else index  # of the addition
-            made.op(operator, begin, begin + 8, sequence=sequence, track=track)
-            # The gradients of a bias are added up; a constant mask has none, but may be of another type.
-            correlation = 100 * number + index + 1
-            made.call("cudaLaunchKernel", begin + 2, begin + 5, correlation=correlation, track=track)
-            made.kernel(kernel, free, free + works, correlation)
-            free += works
-    row = found(made.trace(), "unfused-attention")
+    steps, ops = Steps(), attention(("aten::add", ELEMENTWISE, 100))
+    for _ in steps.each():
+        for index, (operator, kernel, works) in enumerate(ops):
+            steps.op(operator, ((kernel, works),), sequence=index)
+        # The gradients of a bias are added up; a constant mask has none, but may be of another type.
+        gradient = (REDUCE if learned else UNARY, 50.0)
+        steps.op(f"{AUTOGRAD}: AddBackward0", (gradient,), sequence=3, track=BACKWARD)
+    row = found(steps.trace(), "unfused-attention")
     # Products of 200 µs, of which the fused kernel takes 240 or 55 %; the rest disappears.
     saved = 200 + 200 + 100 + 200 + 50 - (480 if learned else 110)
     assert row["wins_ns"] == pytest.approx(saved * 1000, rel=0.01)
@@ -106,23 +98,18 @@ def test_the_gradient_of_a_learned_bias_is_as_large_as_the_scores(learned: bool)
     ],
 )
 def test_attention_that_no_fused_kernel_takes(
-    kernels: Sequence[tuple[str, float]], twice: bool, saved_us: float | None
+    kernels: tuple[tuple[str, float], ...], twice: bool, saved_us: float | None
 ) -> None:
-    made, free, correlation = Made(), 25.0, 0
-    for _, at in made.steps(100):
-        made.op("aten::scaled_dot_product_attention", at + 10, at + 90)
-        made.op("aten::_scaled_dot_product_attention_math", at + 15, at + 85)
-        for index, (kernel, works) in enumerate(kernels):
-            begin, correlation = at + 20 + 10 * index, correlation + 1
-            made.call("cudaLaunchKernel", begin, begin + 4, correlation=correlation)
-            made.kernel(kernel, free, free + works, correlation)
-            free += works
+    steps = Steps()
+    for _ in steps.each():
+        inside = "aten::_scaled_dot_product_attention_math"
+        steps.op("aten::scaled_dot_product_attention", kernels, inside)
         if twice:
-            made.op(f"{AUTOGRAD}: SoftmaxBackwardDataBackward0", at + 91, at + 99, track=BACKWARD)
+            steps.op(f"{AUTOGRAD}: SoftmaxBackwardDataBackward0", track=BACKWARD)
     if twice:
-        assert finding(made.trace(), "unfused-attention") is None, "fused kernels have no second derivative"
+        assert finding(steps.trace(), "unfused-attention") is None, "fused kernels have no second derivative"
         return
-    row = found(made.trace(), "unfused-attention")
+    row = found(steps.trace(), "unfused-attention")
     assert "runs no fused kernel" in row["what"]
     assert saved_us is not None
     assert row["wins_ns"] == pytest.approx(saved_us * 1000, rel=0.01)
@@ -289,7 +276,7 @@ def test_what_else_the_host_does_between_two_calls_of_a_chain_stays() -> None:
         for index in range(4):
             begin, correlation = at + 5 + 2_000 * index, correlation + 1
             made.op("aten::mul", begin, begin + 8, sequence=correlation)
-            made.launch(ELEMENTWISE, (begin + 2, begin + 5), (begin + 6, begin + 16), correlation)
+            made.launch(ELEMENTWISE, (begin + 2, begin + 5), (begin + 6, begin + 16))
     found_calls = calls(made.trace())
     host = found_calls.edit(np.ones(len(found_calls.rows), dtype=bool)).host
     assert set((host.ends - host.starts).tolist()) == {8_000}
@@ -303,7 +290,7 @@ def test_a_chain_does_not_reach_from_before_the_first_step_to_behind_the_last() 
         nonlocal free, correlation
         correlation += 1
         made.op(operator, at, at + 8, sequence=correlation)
-        made.launch(kernel, (at + 2, at + 5), (free, free + works), correlation)
+        made.launch(kernel, (at + 2, at + 5), (free, free + works))
         free += works
 
     for index in range(2):
@@ -318,28 +305,20 @@ def test_a_chain_does_not_reach_from_before_the_first_step_to_behind_the_last() 
     assert finding(made.trace(), "elementwise-chain") is None
 
 
-def multiplied(made: Made, number: int, free: float, correlation: int) -> tuple[float, int]:
-    """Add a chain of four products to a step of 200 µs; return when the device is free, and the last correlation."""
+def multiplied(steps: Steps, number: int) -> None:
+    """Add a chain of four products to a step."""
     for index in range(4):
-        begin, correlation = number * 200 + 5 + 10 * index, correlation + 1
-        made.op("aten::mul", begin, begin + 8, sequence=100 * number + index)
-        made.launch(ELEMENTWISE, (begin + 2, begin + 5), (free, free + 90), correlation)
-        free += 90
-    return free, correlation
+        steps.op("aten::mul", ((ELEMENTWISE, 90),), sequence=100 * number + index)
 
 
 def test_a_chain_goes_with_the_backward_that_it_made() -> None:
-    made, free, correlation = Made(), 20.0, 0
-    for number, at in made.steps(200):
-        free, correlation = multiplied(made, number, free, correlation)
+    steps = Steps()
+    for number in steps.each():
+        multiplied(steps, number)
         for index in reversed(range(4)):
-            begin, correlation = at + 160 - 10 * index, correlation + 1
-            name = "autograd::engine::evaluate_function: MulBackward0"
-            made.op(name, begin, begin + 8, sequence=100 * number + index, track=BACKWARD)
-            made.launch(ELEMENTWISE, (begin + 2, begin + 5), (free, free + 180), correlation)
-            made.rows[-2]["track"] = BACKWARD
-            free += 180
-    row = found(made.trace(), "elementwise-chain")
+            sequence = 100 * number + index
+            steps.op(f"{AUTOGRAD}: MulBackward0", ((ELEMENTWISE, 180),), sequence=sequence, track=BACKWARD)
+    row = found(steps.trace(), "elementwise-chain")
     # Three passes of 30 µs stay of the forward, four of the backward.
     assert row["wins_ns"] == pytest.approx(360_000 - 90_000 + 720_000 - 120_000, rel=0.02)
 
@@ -348,16 +327,12 @@ def test_what_a_chain_did_not_make_is_not_fused_with_its_backward() -> None:
     """Nodes are told by numbers, which a node that exchanges gradients may share with an elementwise operator."""
 
     def gain(node: str, kernel: str) -> float:
-        made, free, correlation = Made(), 20.0, 0
-        for number, at in made.steps(200):
-            free, correlation = multiplied(made, number, free, correlation)
-            begin, correlation = at + 160, correlation + 1
-            name = f"autograd::engine::evaluate_function: {node}"
-            made.op(name, begin, begin + 8, sequence=100 * number + 3, track=BACKWARD)
-            made.launch(kernel, (begin + 2, begin + 5), (free, free + 1_000), correlation)
-            made.rows[-2]["track"] = BACKWARD
-            free += 1_000
-        return float(found(made.trace(), "elementwise-chain")["wins_ns"])
+        steps = Steps()
+        for number in steps.each():
+            multiplied(steps, number)
+            sequence = 100 * number + 3
+            steps.op(f"{AUTOGRAD}: {node}", ((kernel, 1_000),), sequence=sequence, track=BACKWARD)
+        return float(found(steps.trace(), "elementwise-chain")["wins_ns"])
 
     forward_alone = 360_000 - 90_000
     assert gain("All2AllBackward", "ncclDevKernel_SendRecv") == pytest.approx(forward_alone, rel=0.02)
@@ -366,17 +341,12 @@ def test_what_a_chain_did_not_make_is_not_fused_with_its_backward() -> None:
 
 def test_a_chain_ends_where_an_optimizer_or_a_backward_pass_begins() -> None:
     def steps(between: str, around: str) -> Trace:
-        made, free, correlation = Made(), 20.0, 0
-        for _, at in made.steps(100):
-            if around:
-                made.add("annotation", around, at + 24, at + 76)
-            for index in range(8):
-                begin, correlation = at + 5 + 10 * index, correlation + 1
-                inside = 2 <= index < 6
-                made.op(between if inside else "aten::mul", begin, begin + 8, sequence=correlation)
-                works = "ncclDevKernel_AllGather" if inside else ELEMENTWISE
-                made.launch(works, (begin + 2, begin + 5), (free, free + 90), correlation)
-                free += 90
+        made, products = Steps(), ["aten::mul"] * 2
+        for number in made.each():
+            for first, names in ((0, products), (2, [between] * 4), (6, products)):
+                kernel = "ncclDevKernel_AllGather" if first == 2 else ELEMENTWISE
+                ops = [(name, ((kernel, 90),)) for name in names]
+                made.within(around if first == 2 else "", *ops, first=8 * number + first)
         return made.trace()
 
     for between, around in (("c10d::_allgather_base_", "Optimizer.step#SGD.step"), (f"{AUTOGRAD}: X", "")):
@@ -393,20 +363,15 @@ def test_with_stacks_the_place_of_kernels_is_the_function_that_launches_them() -
     tf32 = "sm80_xmma_gemm_tf32f32_tf32f32_f32_nn_n"
 
     def steps(frame: str, forward_us: float, backward_us: float) -> Trace:
-        made, free = Made(), 20.0
-        for number, at in made.steps(100):
-            linear = 2 * number
+        steps = Steps()
+        for number in steps.each():
+            begin = steps.now
+            steps.op("aten::linear", ((tf32, forward_us),), sequence=number)
             if frame:
-                made.add("python_function", frame, at + 2, at + 30)
-            made.op("aten::linear", at + 5, at + 13, sequence=number)
-            made.launch(tf32, (at + 7, at + 10), (free, free + forward_us), linear + 1)
-            free += forward_us
-            name = f"{AUTOGRAD}: AddmmBackward0"
-            made.op(name, at + 50, at + 58, sequence=number, track=BACKWARD)
-            made.launch(tf32, (at + 52, at + 55), (free, free + backward_us), linear + 2)
-            made.rows[-2]["track"] = BACKWARD
-            free += backward_us
-        return made.trace()
+                steps.made.add("python_function", frame, begin, steps.now)
+            node = f"{AUTOGRAD}: AddmmBackward0"
+            steps.op(node, ((tf32, backward_us),), sequence=number, track=BACKWARD)
+        return steps.trace()
 
     for forward_us, backward_us in ((300, 200), (200, 300)):
         named = found(steps("model.py(12): forward", forward_us, backward_us), "mixed-precision")
@@ -414,7 +379,7 @@ def test_with_stacks_the_place_of_kernels_is_the_function_that_launches_them() -
     assert found(steps("", 300, 200), "mixed-precision")["where"].startswith("linear, sm80_xmma_gemm")
     assert found(steps("", 200, 300), "mixed-precision")["where"].startswith("AddmmBackward0, sm80_xmma_gemm")
     made = Made().add("python_function", "model.py(12): forward", 0, 100).op("aten::linear", 5, 90)
-    made.launch(tf32, (10, 15), (20, 30), 1).kernel(tf32, 30, 40, 2).op("aten::add", 92, 95)
+    made.launch(tf32, (10, 15), (20, 30)).kernel(tf32, 30, 40, 2).op("aten::add", 92, 95)
     trace = made.trace()
     places = Evidence(trace, {}).functions_of(trace.device_work)
     assert places == ["model.py forward() from line 12", ""], "of the second, the launch is not known"
@@ -624,13 +589,13 @@ def test_batch_norms_of_few_channels_take_longer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("norms", "saved_us"), [(0, 40), (1, 40 - 10)])
 def test_layouts_that_are_not_turned_round_need_no_launch(norms: int, saved_us: float) -> None:
     """The host limits these steps; a batch norm launches one kernel more in its backward pass."""
-    made, launches = Made(), 0
+    made = Made()
     for _, at in made.steps(200):
         made.op("aten::conv2d", at + 5, at + 190)
         kernels = [(TURN, 10)] * 4 + [("void batch_norm_backward_kernel<float>", 10)] * norms
         for index, (kernel, takes) in enumerate(kernels):
-            launches, begin = launches + 1, at + 10 + 20 * index
-            made.launch(kernel, (begin, begin + takes), (begin + takes, begin + takes + 2), launches)
+            begin = at + 10 + 20 * index
+            made.launch(kernel, (begin, begin + takes), (begin + takes, begin + takes + 2))
     row = found(made.trace(), "channels-last")
     assert row["wins_ns"] == pytest.approx(saved_us * 1000, rel=0.02)
 
@@ -681,11 +646,8 @@ def test_an_instance_norm_which_is_a_batch_norm_wants_channels_first_too() -> No
     ],
 )
 def test_fp32_products_at_the_rate_that_the_chip_has(device: str, word: str, keep: float) -> None:
-    trace = gpu_bound(
-        ("aten::mm", "sm80_xmma_gemm_f32f32_f32f32_f32_nn", 500), ("aten::add", ELEMENTWISE, 100)
-    )
-    trace.info = replace(trace.info, devices=(DeviceInfo(0, device),))
-    row = found(trace, "fp32-matmul")
+    ops = ("aten::mm", "sm80_xmma_gemm_f32f32_f32f32_f32_nn", 500), ("aten::add", ELEMENTWISE, 100)
+    row = found(gpu_bound(*ops, devices=(DeviceInfo(0, device),)), "fp32-matmul")
     assert word in row["instead"]
     assert row["wins_ns"] == pytest.approx(500_000 * (1 - keep), rel=0.01)
 
@@ -710,8 +672,7 @@ def test_unaligned_products_gain_less_from_tf32(device: str, of_input: str, time
         of_weight = SIMT.format("nt")  # cuBLAS takes it for any size
         steps.op(node, ((of_weight, 600), (aligned, 600)), sequence=2, track=BACKWARD)
         steps.op(node, ((of_weight, 400), (of_input, 400)), sequence=1, track=BACKWARD)
-    trace = steps.trace()
-    trace.info = replace(trace.info, devices=(DeviceInfo(0, device),))
+    trace = steps.trace(devices=(DeviceInfo(0, device),))
     keep = 1.2 * (31.5 / 70 if "A10G" in device else 66.9 / 494.7)
     row = found(trace, "fp32-matmul")
     assert row["wins_ns"] == pytest.approx(1800e3 * (1 - keep) + 1200e3 * (1 - times * keep), rel=0.01)
@@ -720,10 +681,8 @@ def test_unaligned_products_gain_less_from_tf32(device: str, of_input: str, time
 
 def test_products_of_attention_in_tf32_still_read_and_write_the_scores() -> None:
     product = "sm80_xmma_gemm_f32f32_f32f32_f32_nn"
-    trace = gpu_bound(
-        ("aten::matmul", product, 300), ("aten::softmax", SOFTMAX, 500), ("aten::matmul", product, 260)
-    )
-    trace.info = replace(trace.info, devices=(DeviceInfo(0, "NVIDIA H100 80GB HBM3"),))
+    ops = ("aten::matmul", product, 300), ("aten::softmax", SOFTMAX, 500), ("aten::matmul", product, 260)
+    trace = gpu_bound(*ops, devices=(DeviceInfo(0, "NVIDIA H100 80GB HBM3"),))
     row = found(trace, "fp32-matmul")
     # A pass over the scores takes half of the softmax; in bfloat16 they are half as large.
     assert row["wins_ns"] == pytest.approx((300 + 260 - 2 * 250) * 1000, rel=0.01)
@@ -785,12 +744,11 @@ def test_the_forward_and_backward_pass_in_an_optimizers_closure_are_no_part_of_i
 def host_bound(*, python_us: float = 0.0, steps: int = 4, name: str = "") -> Made:
     """Steps of 3 ms whose device works 50 µs; Python runs for a while in the middle of each."""
     made = Made()
-    for number, at in made.steps(3_000, steps):
+    for _, at in made.steps(3_000, steps):
         for index in range(10):
             begin = at + 10 + index * 40
             made.op("aten::mm", begin, begin + 30)
-            correlation = number * 100 + index + 1
-            made.launch(GEMM, (begin + 5, begin + 9), (begin + 12, begin + 17), correlation)
+            made.launch(GEMM, (begin + 5, begin + 9), (begin + 12, begin + 17))
         begin = at + 410
         if name:
             made.add("cpu_op" if name == "gc" else "python_function", name, begin, begin + python_us)
@@ -813,12 +771,12 @@ def host_bound(*, python_us: float = 0.0, steps: int = 4, name: str = "") -> Mad
 def test_python_after_a_wait_is_named_by_the_line_of_that(
     waits: int, near: bool, frame: str, where: str
 ) -> None:
-    made, sites = host_bound(python_us=1_500, name=frame), []
+    made = host_bound(python_us=1_500, name=frame)
     for number in range(waits):
         at = number * 3_000 + (410 if near else 10)
-        made.call("cudaStreamSynchronize", at - 8, at - 2, correlation=number * 100 + 99)
-        sites.append(site(at - 3, "train.py:7 counted"))
-    row = found(made.trace(sync_sites=sites), "python-time")
+        made.call("cudaStreamSynchronize", at - 8, at - 2)
+        made.site(at - 3, "train.py:7 counted")
+    row = found(made.trace(), "python-time")
     assert row["where"] == where
     assert row["instead"].endswith("record with --stack to name it") == (not frame)
 
@@ -868,33 +826,31 @@ def test_launching_is_not_what_a_thread_does_before_its_first_call() -> None:
     for number, at in made.steps(400_000, 3):
         name = f"{AUTOGRAD}: AddmmBackward0"
         made.op(name, at + 331_000, at + 331_145, sequence=number, track=BACKWARD)
-        made.launch(GEMM, (at + 331_040, at + 331_050), (at + 331_060, at + 331_105), number + 1)
-        made.rows[-2]["track"] = BACKWARD
+        made.launch(GEMM, (at + 331_040, at + 331_050), (at + 331_060, at + 331_105), thread=BACKWARD)
     report = run("kernel_launches", made.trace())
     assert isinstance(report, Report)
     assert report.fact("launch_bound") == "no"
 
 
 def test_the_thread_that_steps_is_not_autograds_though_that_launches_more() -> None:
-    made, correlation = Made(), 0
+    made = Made()
     for number in range(3):
         at = number * 1000
         for index in range(10):
             backward = index >= 4
-            begin, correlation = at + 5 + 90 * index, correlation + 1
+            begin = at + 5 + 90 * index
             name = f"{AUTOGRAD}: MmBackward0" if backward else "aten::mm"
             track = BACKWARD if backward else MAIN
             made.op(name, begin, begin + 80, track=track)
-            made.launch(GEMM, (begin + 2, begin + 5), (begin + 7, begin + 40), correlation)
-            made.rows[-2]["track"] = track
+            made.launch(GEMM, (begin + 2, begin + 5), (begin + 7, begin + 40), thread=track)
     assert main_thread(made.trace()) == MAIN
 
 
 def test_what_the_collector_takes() -> None:
     made = Made()
-    for number, at in made.steps(1000):
+    for _, at in made.steps(1000):
         made.op("aten::mm", at + 10, at + 40)
-        made.launch(GEMM, (at + 12, at + 15), (at + 20, at + 60), number + 1)
+        made.launch(GEMM, (at + 12, at + 15), (at + 20, at + 60))
         made.add("annotation", "Python GC", at + 100, at + 900)
     row = found(made.trace(), "garbage-collector")
     assert row["wins_ns"] == pytest.approx(800_000, rel=0.01)
@@ -994,10 +950,9 @@ def test_what_bfloat16_saves_beside_products(ops: Sequence[Op], saved_us: float)
 def compiled_again(long: int, sampled: float, *, captured: bool = False, early: bool = False) -> Trace:
     """Three captured steps of 1 ms, of 100 of the session; so many of these took 800 ms, maybe the first ones."""
     made = Made()
-    for number in range(3):
-        at = number * 1_000.0
-        made.step(number, at, at + 1_000).op("aten::mm", at + 10, at + 990)
-        made.launch(GEMM, (at + 12, at + 15), (at + 20, at + 900), number + 1)
+    for _, at in made.steps(1_000, 3):
+        made.op("aten::mm", at + 10, at + 990)
+        made.launch(GEMM, (at + 12, at + 15), (at + 20, at + 900))
         if captured:
             made.add("annotation", "PjitFunction compile", at + 20, at + 900)
             made.add("compile", "backend_compile", at + 20, at + 900)
@@ -1047,7 +1002,7 @@ def test_a_full_collection_counts_as_often_as_steps_of_the_session_are_long(own:
     for number in range(4):
         full = 20_000 if number == 1 else 0
         made.step(number, at, at + 3_000 + full).op("aten::mm", at + 10, at + 40)
-        made.launch(GEMM, (at + 12, at + 15), (at + 20, at + 60), number + 1)
+        made.launch(GEMM, (at + 12, at + 15), (at + 20, at + 60))
         if own or full:  # of code that makes garbage, some is collected in each step
             made.add("annotation", "Python GC", at + 1_000, at + 1_100 + full)
         made.op("aten::add", at + 2_500 + full, at + 2_990 + full)
@@ -1256,9 +1211,7 @@ def test_an_activation_of_its_own_spares_the_host_more_than_a_compiled_one() -> 
             for index, name in enumerate(f"linear {names}".split()):
                 begin, correlation = at + 5 + 30 * index, correlation + 1
                 made.op(f"aten::{name}", begin, begin + 28, sequence=correlation)
-                made.launch(
-                    GEMM if not index else UNARY, (begin + 2, begin + 5), (begin + 6, begin + 10), correlation
-                )
+                made.launch(GEMM if not index else UNARY, (begin + 2, begin + 5), (begin + 6, begin + 10))
         trace = made.trace()
         host = next(iter(elementwise_chain.RULE.find(trace, Evidence(trace, {})))).edits.likely.host
         return float(((host.ends - host.starts) * host.keep).sum())
@@ -1287,20 +1240,11 @@ def test_a_loop_inside_another_is_short_each_time(tokens: int, advised: bool) ->
 @pytest.mark.parametrize(("memory", "rule"), [("Pinned", "blocking-copy"), ("Pageable", "pageable-memory")])
 def test_a_batch_that_is_waited_for(memory: str, rule: str) -> None:
     made = Made()
-    for number, at in made.steps(400):
-        correlation = number * 10 + 1
+    for _, at in made.steps(400):
         made.op("aten::copy_", at + 5, at + 120)
-        made.call("cudaMemcpyAsync", at + 10, at + 20, correlation=correlation)
-        made.kernel(
-            f"Memcpy HtoD ({memory} -> Device)",
-            at + 15,
-            at + 110,
-            correlation,
-            category="memcpy",
-            bytes=1 << 20,
-        )
-        made.call("cudaStreamSynchronize", at + 21, at + 115, correlation=correlation + 1)
-        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 390), correlation + 2)
+        made.copy(f"HtoD ({memory} -> Device)", (at + 10, at + 20), (at + 15, at + 110), 1 << 20)
+        made.call("cudaStreamSynchronize", at + 21, at + 115)
+        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 390))
     trace = made.trace()
     assert found(trace, rule)["wins_ns"] > 0
     other = {"blocking-copy", "pageable-memory"} - {rule}
@@ -1326,31 +1270,28 @@ def test_no_tensor_has_the_mean_size_of_a_batch_and_its_labels(
     memory: str, batch: int, labels: int, rule: str, said: str
 ) -> None:
     made = Made()
-    for number, at in made.steps(600):
+    for _, at in made.steps(600):
         for index, size in enumerate((batch, labels)):
-            begin, correlation = at + 5 + 150 * index, number * 10 + 2 * index + 1
+            begin = at + 5 + 150 * index
             made.op("aten::copy_", begin, begin + 115)
-            made.call("cudaMemcpyAsync", begin + 5, begin + 15, correlation=correlation)
-            name = f"Memcpy HtoD ({memory} -> Device)"
-            made.kernel(name, begin + 10, begin + 105, correlation, category="memcpy", bytes=size)
-            made.call("cudaStreamSynchronize", begin + 16, begin + 110, correlation=correlation + 1)
-        made.launch(GEMM, (at + 310, at + 315), (at + 320, at + 590), number * 10 + 9)
+            made.copy(f"HtoD ({memory} -> Device)", (begin + 5, begin + 15), (begin + 10, begin + 105), size)
+            made.call("cudaStreamSynchronize", begin + 16, begin + 110)
+        made.launch(GEMM, (at + 310, at + 315), (at + 320, at + 590))
     assert found(made.trace(), rule)["what"].startswith(said)
 
 
 @pytest.mark.parametrize("operator", ["aten::ctc_loss", "aten::index", "aten::to"])
 def test_what_an_operator_copies_itself_cannot_be_pinned(operator: str) -> None:
     made = Made()
-    for number, at in made.steps(600):
+    for _, at in made.steps(600):
         made.op(operator, at + 4, at + 300)
         for index, (name, size) in enumerate(
             (("HtoD (Pageable -> Device)", 512), ("DtoH (Device -> Pageable)", 4096))
         ):
-            begin, correlation = at + 10 + 100 * index, number * 10 + index + 1
+            begin = at + 10 + 100 * index
             made.op("aten::copy_", begin, begin + 90)
-            made.call("cudaMemcpyAsync", begin + 5, begin + 85, correlation=correlation)
-            made.kernel(f"Memcpy {name}", begin + 20, begin + 80, correlation, category="memcpy", bytes=size)
-        made.launch(GEMM, (at + 310, at + 315), (at + 320, at + 590), number * 10 + 9)
+            made.copy(name, (begin + 5, begin + 85), (begin + 20, begin + 80), size)
+        made.launch(GEMM, (at + 310, at + 315), (at + 320, at + 590))
     rows = [
         row
         for row in advise(made.trace()).table("findings").rows.to_dicts()
@@ -1372,13 +1313,10 @@ def test_what_an_operator_copies_itself_cannot_be_pinned(operator: str) -> None:
 @pytest.mark.parametrize(("begun", "size", "slow"), [(15, 1 << 20, True), (108, 4096, False)])
 def test_the_speed_of_a_copy_is_named_where_it_matters(begun: float, size: int, slow: bool) -> None:
     made = Made()
-    for number, at in made.steps(400):
-        correlation = number * 10 + 1
+    for _, at in made.steps(400):
         made.op("aten::copy_", at + 5, at + 120)
-        made.call("cudaMemcpyAsync", at + 10, at + 112, correlation=correlation)
-        name = "Memcpy DtoH (Device -> Pageable)"
-        made.kernel(name, at + begun, at + 110, correlation, category="memcpy", bytes=size)
-        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 390 + begun), correlation + 2)
+        made.copy("DtoH (Device -> Pageable)", (at + 10, at + 112), (at + begun, at + 110), size)
+        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 390 + begun))
     row = found(made.trace(), "pageable-memory")
     assert ("link speed" in row["because"]) == slow
 
@@ -1398,17 +1336,14 @@ def test_what_is_made_on_the_cpu_for_a_copy_is_better_made_on_the_device(
     operator: str, at_ns: int, then: tuple[str, ...], made_there: bool
 ) -> None:
     made = Made()
-    for number, at in made.steps(400):
-        correlation = number * 10 + 1
+    for _, at in made.steps(400):
         made.op(f"aten::{operator}", at + at_ns, at + at_ns + 3)
         for name in then:
             made.op(f"aten::{name}", at + 7, at + 9)
         made.op("aten::copy_", at + 9, at + 120)
-        made.call("cudaMemcpyAsync", at + 10, at + 115, correlation=correlation)
-        name = "Memcpy HtoD (Pageable -> Device)"
-        made.kernel(name, at + 15, at + 110, correlation, category="memcpy", bytes=1 << 20)
-        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 290), correlation + 2)
-        made.launch(GEMM, (at + 310, at + 315), (at + 320, at + 390), correlation + 3)
+        made.copy("HtoD (Pageable -> Device)", (at + 10, at + 115), (at + 15, at + 110), 1 << 20)
+        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 290))
+        made.launch(GEMM, (at + 310, at + 315), (at + 320, at + 390))
     row = found(made.trace(), "pageable-memory")
     assert ("device=..." in row["instead"]) == made_there
     assert ("DataLoader" in row["instead"]) != made_there, "a batch is picked"
@@ -1419,10 +1354,8 @@ def test_a_copy_that_starts_the_device_is_not_what_pinned_memory_saves() -> None
     for number in range(6):
         begun = at + (1_000_000 if number == 0 else 100)
         made.op("aten::copy_", at + 5, begun + 120)
-        made.call("cudaMemcpyAsync", at + 10, begun + 110, correlation=number * 10 + 1)
-        name = "Memcpy HtoD (Pageable -> Device)"
-        made.kernel(name, begun, begun + 100, number * 10 + 1, category="memcpy", bytes=1 << 20)
-        made.launch(GEMM, (begun + 130, begun + 135), (begun + 140, begun + 390), number * 10 + 2)
+        made.copy("HtoD (Pageable -> Device)", (at + 10, begun + 110), (begun, begun + 100), 1 << 20)
+        made.launch(GEMM, (begun + 130, begun + 135), (begun + 140, begun + 390))
         at = begun + 400
     trace = made.trace()
     reports = {"sync_events": run("sync_events", trace)}
@@ -1446,12 +1379,12 @@ def test_what_is_computed_on_the_cpu_between_launches(
     operator: str, inside: Sequence[str], track: int, advised: bool
 ) -> None:
     made = Made()
-    for number, at in made.steps(400):
-        made.launch(GEMM, (at + 5, at + 10), (at + 12, at + 60), number * 2 + 1)
+    for _, at in made.steps(400):
+        made.launch(GEMM, (at + 5, at + 10), (at + 12, at + 60))
         made.op(operator, at + 20, at + 220, track=track)
         for index, name in enumerate(inside):
             made.op(name, at + 30 + 60 * index, at + 80 + 60 * index, track=track)
-        made.launch(GEMM, (at + 230, at + 240), (at + 242, at + 390), number * 2 + 2)
+        made.launch(GEMM, (at + 230, at + 240), (at + 242, at + 390))
     trace = made.trace()
     if not advised:
         assert finding(trace, "host-operators") is None
@@ -1464,12 +1397,12 @@ def test_what_is_computed_on_the_cpu_between_launches(
 @pytest.mark.parametrize("on_device", [True, False])
 def test_the_step_counters_of_an_optimizer_are_no_computation_of_the_script(on_device: bool) -> None:
     made = Made()
-    for number, at in made.steps(400):
+    for _, at in made.steps(400):
         made.add("annotation", OPTIMIZER, at + 15, at + 300)
         made.op("aten::_foreach_add_", at + 20, at + 220)
         made.op("aten::_foreach_mul_", at + 230, at + 250)
         begun = at + (235 if on_device else 335)
-        made.launch(GEMM, (begun, begun + 5), (begun + 8, begun + 40), number + 1)
+        made.launch(GEMM, (begun, begun + 5), (begun + 8, begun + 40))
     assert (finding(made.trace(), "host-operators") is None) == on_device
 
 
@@ -1481,14 +1414,13 @@ def test_threads_that_spin_after_operators_on_the_cpu_slow_the_host(
 ) -> None:
     """The other 600 µs of host time of a step take less if no threads of its operators are left."""
     made = Made()
-    for number, at in made.steps(1000):
+    for _, at in made.steps(1000):
         made.op("aten::hann_window", at + 20, at + 420)
         if loads:  # the cores may be busy with workers
             made.add("annotation", "enumerate(DataLoader)#_X.__next__", at + 421, at + 422)
         made.op("aten::mm", at + 430, at + 990)
-        made.launch(GEMM, (at + 440, at + 450), (at + 452, at + 472), number + 1)
-    trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, busy_cores=busy_cores)
+        made.launch(GEMM, (at + 440, at + 450), (at + 452, at + 472))
+    trace = in_session(made.trace(), 1e6, busy_cores=busy_cores)
     row = found(trace, "host-operators")
     assert row["wins_ns"] == pytest.approx(360_000 + faster * 0.05 * 600_000, rel=0.03)
     assert row["wins_low_ns"] <= 360_000, "or they take as long"
@@ -1510,9 +1442,9 @@ def test_steps_in_which_threads_of_operators_wait_for_a_core_count_half(
 ) -> None:
     """Two of ten steps of the session take 28 ms more together."""
     made = Made()
-    for number, at in made.steps(1000):
+    for _, at in made.steps(1000):
         made.op("aten::hann_window", at + 20, at + 420)
-        made.launch(GEMM, (at + 440, at + 450), (at + 452, at + 472), number + 1)
+        made.launch(GEMM, (at + 440, at + 450), (at + 452, at + 472))
     trace = made.trace()
     times = [1_000_000] * (10 - len(long_ms)) + [round(ms * 1e6) for ms in long_ms]
     trace.uncaptured = Uncaptured(10, 1e6, 0.7e6, 1e6, busy_cores=busy_cores, times_ns=tuple(times))
@@ -1523,12 +1455,11 @@ def test_steps_in_which_threads_of_operators_wait_for_a_core_count_half(
 
 def test_threads_that_spin_do_so_only_for_a_while_after_an_operator() -> None:
     made = Made()
-    for number, at in made.steps(100_000):
+    for _, at in made.steps(100_000):
         made.op("aten::hann_window", at, at + 3_000)
         made.op("aten::mm", at + 3_000, at + 100_000)
-        made.launch(GEMM, (at + 3_010, at + 3_020), (at + 3_022, at + 3_042), number + 1)
-    trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1e8, 1e8, 1e8, busy_cores=8.0)
+        made.launch(GEMM, (at + 3_010, at + 3_020), (at + 3_022, at + 3_042))
+    trace = in_session(made.trace(), 1e8, busy_cores=8.0)
     assert found(trace, "host-operators")["wins_ns"] == pytest.approx(0.9 * 3e6 + 0.05 * 10e6, rel=0.02)
 
 
@@ -1545,19 +1476,16 @@ def test_what_is_read_into_pageable_memory_and_copied_again_is_copied_once(
     between: Sequence[str], second: str, once_more: bool
 ) -> None:
     made = Made()
-    for number, at in made.steps(1000):
-        first = number * 10 + 1
+    for _, at in made.steps(1000):
         made.op("aten::to", at + 10, at + 220)
-        made.call("cudaMemcpyAsync", at + 15, at + 215, correlation=first)
-        name = "Memcpy DtoH (Device -> Pageable)"
-        made.kernel(name, at + 20, at + 210, first, category="memcpy", bytes=1 << 20)
+        made.copy("DtoH (Device -> Pageable)", (at + 15, at + 215), (at + 20, at + 210), 1 << 20)
         for index, operator in enumerate(between):
             made.op(operator, at + 221 + 10 * index, at + 225 + 10 * index)
             if operator == "aten::mm":
-                made.launch(GEMM, (at + 222, at + 223), (at + 226, at + 230), first + 1)
+                made.launch(GEMM, (at + 222, at + 223), (at + 226, at + 230))
         made.op(second, at + 240, at + 640)
         made.op("aten::mm", at + 650, at + 990)
-        made.launch(GEMM, (at + 660, at + 670), (at + 672, at + 690), first + 2)
+        made.launch(GEMM, (at + 660, at + 670), (at + 672, at + 690))
     row = found(made.trace(), "pageable-memory")
     assert (row["wins_ns"] > 400_000) == once_more
     assert ("once more, on the CPU" in row["because"]) == once_more
@@ -1568,14 +1496,13 @@ def test_what_is_read_into_pageable_memory_and_copied_again_is_copied_once(
 @pytest.mark.parametrize(("then", "kept"), [("lerp_", True), ("add_", True), ("argmax", False)])
 def test_what_the_cpu_averages_with_what_is_read_is_better_kept_on_the_device(then: str, kept: bool) -> None:
     """As averaged weights, of large tensors and of small ones."""
-    made, number = Made(), 0
+    made = Made()
     for _, at in made.steps(1000):
         for begin, takes in ((at, 400), (at + 650, 10), (at + 800, 10)):
-            number += 1
             made.op("aten::to", begin + 10, begin + 120)
-            made.call("cudaMemcpyAsync", begin + 15, begin + 115, correlation=number)
-            name = "Memcpy DtoH (Device -> Pageable)"
-            made.kernel(name, begin + 20, begin + 110, number, category="memcpy", bytes=1 << 20)
+            made.copy(
+                "DtoH (Device -> Pageable)", (begin + 15, begin + 115), (begin + 20, begin + 110), 1 << 20
+            )
             made.op(f"aten::{then}", begin + 125, begin + 125 + takes)
     row = found(made.trace(), "pageable-memory")
     assert (row["wins_ns"] > 600_000) == kept
@@ -1584,10 +1511,7 @@ def test_what_the_cpu_averages_with_what_is_read_is_better_kept_on_the_device(th
 
 
 def wins_by_busy_cores(made: Made, busy_cores: float) -> float:
-    trace = made.trace()
-    step_ns = float(trace.steps.ends[0] - trace.steps.starts[0])
-    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, busy_cores=busy_cores)
-    return float(found(trace, "pageable-memory")["wins_ns"])
+    return float(found(in_session(made.trace(), busy_cores=busy_cores), "pageable-memory")["wins_ns"])
 
 
 @pytest.mark.parametrize(
@@ -1604,31 +1528,26 @@ def test_what_is_copied_is_constant_if_its_thread_has_just_made_it_on_the_cpu(
 ) -> None:
     made = Made()
     for number in range(4):
-        at, correlation = number * 400, number * 10 + 1
+        at = number * 400
         name = "zeros" if number < made_in else "neg"
         made.step(number, at, at + 400).op(f"aten::{name}", at + 3, at + 7, track=track)
         if filled:
-            made.launch(ELEMENTWISE, (at + 4, at + 5), (at + 6, at + 7), correlation + 4)
+            made.launch(ELEMENTWISE, (at + 4, at + 5), (at + 6, at + 7))
         made.op("aten::copy_", at + 9, at + 120)
-        made.call("cudaMemcpyAsync", at + 10, at + 115, correlation=correlation)
-        name = "Memcpy HtoD (Pageable -> Device)"
-        made.kernel(name, at + 15, at + 110, correlation, category="memcpy", bytes=1 << 20)
-        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 390), correlation + 2)
+        made.copy("HtoD (Pageable -> Device)", (at + 10, at + 115), (at + 15, at + 110), 1 << 20)
+        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 390))
     row = found(made.trace(), "pageable-memory")
     assert ("device=..." in row["instead"]) == made_there
 
 
 def test_threads_that_other_operators_need_too_still_spin() -> None:
     made = Made()
-    for number, at in made.steps(2000):
-        first = number * 10 + 1
+    for _, at in made.steps(2000):
         made.op("aten::to", at + 10, at + 220)
-        made.call("cudaMemcpyAsync", at + 15, at + 215, correlation=first)
-        name = "Memcpy DtoH (Device -> Pageable)"
-        made.kernel(name, at + 20, at + 210, first, category="memcpy", bytes=1 << 20)
+        made.copy("DtoH (Device -> Pageable)", (at + 15, at + 215), (at + 20, at + 210), 1 << 20)
         made.op("aten::copy_", at + 240, at + 640).op("aten::hann_window", at + 650, at + 1050)
         made.op("aten::mm", at + 1060, at + 1990)
-        made.launch(GEMM, (at + 1070, at + 1080), (at + 1082, at + 1090), first + 2)
+        made.launch(GEMM, (at + 1070, at + 1080), (at + 1082, at + 1090))
     assert wins_by_busy_cores(made, 8.0) == pytest.approx(wins_by_busy_cores(made, 1.0), rel=0.001)
 
 
@@ -1647,17 +1566,13 @@ def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded(
     operator: str, memory: str, size: int, loaded_after: bool, copied: bool
 ) -> None:
     made = Made()
-    for number, at in made.steps(500):
-        first = number * 10 + 1
+    for _, at in made.steps(500):
         made.op(f"aten::{operator}", at + 5, at + 80).op("aten::div", at + 80, at + 138)
         if loaded_after:  # what is computed is no batch, but metrics of the previous step
             made.add("annotation", "enumerate(DataLoader)#_X.__next__", at + 138, at + 139)
-        made.op("aten::copy_", at + 140, at + 260).call(
-            "cudaMemcpyAsync", at + 145, at + 255, correlation=first
-        )
-        name = f"Memcpy HtoD ({memory} -> Device)"
-        made.kernel(name, at + 150, at + 250, first, category="memcpy", bytes=size)
-        made.launch(GEMM, (at + 270, at + 275), (at + 280, at + 490), first + 1)
+        made.op("aten::copy_", at + 140, at + 260)
+        made.copy(f"HtoD ({memory} -> Device)", (at + 145, at + 255), (at + 150, at + 250), size)
+        made.launch(GEMM, (at + 270, at + 275), (at + 280, at + 490))
     row = found(made.trace(), "host-operators")
     assert f"133 µs a step: {operator}, div" in row["what"]
     assert ("; then the result is copied" in row["what"]) == copied
@@ -1668,17 +1583,16 @@ def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded(
 
 @pytest.mark.parametrize(("idle_us", "advised"), [((40, 40, 40), True), ((100, 5, 5), False)])
 def test_waits_that_save_little_one_by_one(idle_us: tuple[int, ...], advised: bool) -> None:
-    made, sites, correlation, at = Made(), [], 0, 0.0
+    made, at = Made(), 0.0
     for number in range(4):
         made.step(number, at, at + 3 * 110 + sum(idle_us))
         for place, idle in enumerate(idle_us):
-            correlation += 2
-            made.launch(GEMM, (at, at + 5), (at + 8, at + 100), correlation)
+            made.launch(GEMM, (at, at + 5), (at + 8, at + 100))
             made.op("aten::item", at + 6, at + 110)
-            made.call("cudaStreamSynchronize", at + 7, at + 105, correlation=correlation + 1)
-            sites.append(site(at + 104, f"train.py:{place + 1} part_{place + 1}"))
+            made.call("cudaStreamSynchronize", at + 7, at + 105)
+            made.site(at + 104, f"train.py:{place + 1} part_{place + 1}")
             at += 110 + idle
-    trace = made.trace(sync_sites=sites)
+    trace = made.trace()
     if not advised:
         assert finding(trace, "waits-in-turn") is None, "one of them saves most of it"
         return
@@ -1691,22 +1605,20 @@ def test_waits_that_save_little_one_by_one(idle_us: tuple[int, ...], advised: bo
 def test_waits_of_a_trainer_name_its_arguments() -> None:
     """The script cannot change the lines of a framework that wait."""
     library = "/env/lib/python3.12/site-packages"
-    made, sites, correlation = Made(), [], 0
+    made = Made()
     for _, at in made.steps(540):
         for place, operator in enumerate(("item", "to", "item")):
-            correlation, begin = correlation + 10, at + 180 * place
-            made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 100), correlation)
+            begin = at + 180 * place
+            made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 100))
             made.op(f"aten::{operator}", begin + 6, begin + 110)
             if operator == "to":
-                made.call("cudaMemcpyAsync", begin + 7, begin + 104, correlation=correlation + 1)
-                name = "Memcpy HtoD (Pageable -> Device)"
-                made.kernel(name, begin + 101, begin + 104, correlation + 1, category="memcpy", bytes=1 << 16)
+                work = begin + 101, begin + 104
+                made.copy("HtoD (Pageable -> Device)", (begin + 7, begin + 104), work, 1 << 16)
             else:
-                made.call("cudaStreamSynchronize", begin + 7, begin + 105, correlation=correlation + 1)
+                made.call("cudaStreamSynchronize", begin + 7, begin + 105)
             line = f"{library}/transformers/trainer.py:{place + 1} part_{place}"
-            sites.append(site(begin + 104, line))
-    trace = made.trace(sync_sites=sites)
-    trace.uncaptured = Uncaptured(40, 540e3, 540e3, 540e3, trainer="transformers")
+            made.site(begin + 104, line)
+    trace = in_session(made.trace(), 540e3, trainer="transformers")
     instead = found(trace, "waits-in-turn")["instead"]
     assert '"non_blocking": True' in instead
     assert "logging_steps=N" in instead
@@ -1714,18 +1626,18 @@ def test_waits_of_a_trainer_name_its_arguments() -> None:
 
 @pytest.mark.parametrize(("function", "advised"), [("all_gather_object", True), ("all_gather", False)])
 def test_objects_that_are_exchanged_in_every_step(function: str, advised: bool) -> None:
-    made, sites, correlation = Made(), [], 0
+    made = Made()
     inner = "/site-packages/torch/distributed/distributed_c10d.py"
     for _, at in made.steps(1000):
         for part in range(2):
-            correlation, begin = correlation + 2, at + 20 + part * 500
-            made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 50), correlation)
+            begin = at + 20 + part * 500
+            made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 50))
             made.op("aten::item", begin + 6, begin + 60)
-            made.call("cudaStreamSynchronize", begin + 7, begin + 55, correlation=correlation + 1)
+            made.call("cudaStreamSynchronize", begin + 7, begin + 55)
             frames = f"{inner}:3233 _tensor_to_object", f"{inner}:3329 {function}", "train.py:7 log"
-            sites.append(site(begin + 54, *(frames if advised else frames[1:])))
+            made.site(begin + 54, *(frames if advised else frames[1:]))
         made.op("aten::cat", at + 100, at + 500)  # what else it does between its two waits
-    row = finding(made.trace(sync_sites=sites), "object-collective")
+    row = finding(made.trace(), "object-collective")
     assert (row is not None) == advised
     if row is not None:
         assert "all_gather_object() sends Python objects every step" in row["what"]
@@ -1735,38 +1647,31 @@ def test_objects_that_are_exchanged_in_every_step(function: str, advised: bool) 
 
 def test_a_metric_that_is_computed_in_every_step() -> None:
     made = Made()
-    for number, at in made.steps(200):
-        made.launch("gemm", (at, at + 5), (at + 10, at + 90), number * 10 + 1)
+    for _, at in made.steps(200):
+        made.launch("gemm", (at, at + 5), (at + 10, at + 90))
         made.add("python_function", "torchmetrics/metric.py(600): compute", at + 15, at + 99)
         made.op("aten::_local_scalar_dense", at + 20, at + 98)
-        made.call("cudaMemcpyAsync", at + 30, at + 92, correlation=number * 10 + 2)
-        made.kernel(
-            "Memcpy DtoH (Device -> Pageable)", at + 90, at + 91, number * 10 + 2, category="memcpy", bytes=4
-        )
-        made.call("cudaStreamSynchronize", at + 93, at + 96, correlation=number * 10 + 3)
-        made.launch("add", (at + 115, at + 120), (at + 122, at + 190), number * 10 + 4)
+        made.copy("DtoH (Device -> Pageable)", (at + 30, at + 92), (at + 90, at + 91), 4)
+        made.call("cudaStreamSynchronize", at + 93, at + 96)
+        made.launch("add", (at + 115, at + 120), (at + 122, at + 190))
     assert "compute() every N steps" in found(made.trace(), "metric-compute")["instead"]
 
 
 def test_what_a_metric_computes_between_its_waits_is_not_free() -> None:
     def metric(operators: int) -> dict[str, Any]:
         made = Made()
-        for number, at in made.steps(1000):
-            n = number * 100
+        for _, at in made.steps(1000):
             made.add("python_function", "torchmetrics/metric.py(600): compute", at + 5, at + 900)
             for part in range(2):
                 begin = at + 10 + part * 700
                 made.op("aten::_local_scalar_dense", begin, begin + 30)
-                made.call("cudaMemcpyAsync", begin + 5, begin + 15, correlation=n + part * 3 + 1)
-                copied = begin + 12, begin + 14, n + part * 3 + 1
-                made.kernel("Memcpy DtoH (Device -> Pageable)", *copied, category="memcpy", bytes=4)
-                made.call("cudaStreamSynchronize", begin + 18, begin + 25, correlation=n + part * 3 + 2)
+                made.copy("DtoH (Device -> Pageable)", (begin + 5, begin + 15), (begin + 12, begin + 14), 4)
+                made.call("cudaStreamSynchronize", begin + 18, begin + 25)
             for one in range(operators):
                 begin = at + 50 + one * 60
                 made.op("aten::cumsum", begin, begin + 55)
-                launched = (begin + 5, begin + 50), (begin + 52, begin + 54)
-                made.launch("scan", *launched, n + 10 + one)
-            made.launch("add", (at + 920, at + 925), (at + 930, at + 990), n + 90)
+                made.launch("scan", (begin + 5, begin + 50), (begin + 52, begin + 54))
+            made.launch("add", (at + 920, at + 925), (at + 930, at + 990))
         return found(made.trace(), "metric-compute")
 
     alone, computing = metric(0), metric(10)
@@ -1776,28 +1681,25 @@ def test_what_a_metric_computes_between_its_waits_is_not_free() -> None:
 
 def reading(*lines: str) -> list[tuple[str, str]]:
     """Return what is said of the loops in steps, and where they are: one at each of these lines, which all read."""
-    made, sites, correlation = Made(), [], 0
-    for number in range(4):
-        at = number * 2_000 * (len(lines) + 1)
-        made.step(number, at, at + 2_000 * (len(lines) + 1))
+    made = Made()
+    for _, at in made.steps(2_000 * (len(lines) + 1)):
         for line in lines:
             for index in range(20):
-                begin, correlation = at + 10 + index * 90, correlation + 10
+                begin = at + 10 + index * 90
                 for part, op in enumerate(("aten::index", "aten::norm")):
                     start = begin + part * 20
                     made.op(op, start, start + 18)
-                    launched = (start + 5, start + 9), (start + 12, start + 15)
-                    made.launch(REDUCE, *launched, correlation + part)
+                    made.launch(REDUCE, (start + 5, start + 9), (start + 12, start + 15))
                 made.op("aten::item", begin + 40, begin + 80)
-                made.call("cudaStreamSynchronize", begin + 42, begin + 75, correlation=correlation + 5)
-                sites.append(site(begin + 74, line))
+                made.call("cudaStreamSynchronize", begin + 42, begin + 75)
+                made.site(begin + 74, line)
             made.op("aten::item", at + 1_900, at + 1_950)
-            made.call("cudaStreamSynchronize", at + 1_910, at + 1_940, correlation=correlation + 8)
-            sites.append(site(at + 1_939, "train.py:9 log"))
+            made.call("cudaStreamSynchronize", at + 1_910, at + 1_940)
+            made.site(at + 1_939, "train.py:9 log")
             made.op("aten::linear", at + 1_960, at + 1_990)
-            made.launch(GEMM, (at + 1_962, at + 1_970), (at + 1_972, at + 1_988), correlation + 9)
+            made.launch(GEMM, (at + 1_962, at + 1_970), (at + 1_972, at + 1_988))
             at += 2_000
-    rows = advise(made.trace(sync_sites=sites)).table("findings").rows.filter(pl.col("rule") == "kernel-loop")
+    rows = advise(made.trace()).table("findings").rows.filter(pl.col("rule") == "kernel-loop")
     return rows.select("what", "where").rows()
 
 
@@ -1829,16 +1731,16 @@ def test_a_size_is_computed_and_read_if_a_tensor_is_made_right_after(
     """The largest index of each graph says how many rows it has."""
     made = Made()
     for number, at in made.steps(400):
-        first = number * 10 + 1
         made.op(computes, at + 10, at + 100, sequence=number if differentiated else None)
-        made.launch(REDUCE, (at + 15, at + 19), (at + 22, at + 25), first)
+        made.launch(REDUCE, (at + 15, at + 19), (at + 22, at + 25))
         made.op("aten::item", at + 110, at + 150)
-        made.call("cudaStreamSynchronize", at + 115, at + 145, correlation=first + 1)
+        made.call("cudaStreamSynchronize", at + 115, at + 145)
         made.op(makes, at + 160, at + 190)
-        made.launch(GEMM, (at + 165, at + 170), (at + 175, at + 380), first + 2)
+        made.launch(GEMM, (at + 165, at + 170), (at + 175, at + 380))
         if differentiated:
             made.op("autograd::engine::evaluate_function: SumBackward0", at + 200, at + 210, sequence=number)
-    trace = made.trace([site(number * 400 + 151, "train.py:9 pooled") for number in range(4)])
+        made.site(at + 151, "train.py:9 pooled")
+    trace = made.trace()
     row = finding(trace, "size-from-device")
     assert (row is not None) == size
     assert (finding(trace, "item-each-step") is None) == size, "one of them says what to change"
@@ -1850,44 +1752,36 @@ def test_a_size_is_computed_and_read_if_a_tensor_is_made_right_after(
 def test_the_line_of_a_mask_is_that_of_its_forward_pass() -> None:
     """The backward pass of a mask may wait for longer, but the script cannot change it."""
     made = Made()
-    for number in range(4):
-        at, first = number * 600, number * 10 + 1
-        made.step(number, at, at + 600)
+    for number, at in made.steps(600):
         made.op("aten::index", at + 10, at + 60, sequence=number)
         made.op("aten::nonzero", at + 12, at + 50)
-        made.call("cudaStreamSynchronize", at + 20, at + 40, correlation=first)
-        made.launch(GEMM, (at + 65, at + 70), (at + 75, at + 380), first + 1)
+        made.call("cudaStreamSynchronize", at + 20, at + 40)
+        made.launch(GEMM, (at + 65, at + 70), (at + 75, at + 380))
         made.op("autograd::engine::evaluate_function: IndexBackward0", at + 100, at + 500, sequence=number)
         made.op("aten::_index_put_impl_", at + 110, at + 490)
         made.op("aten::nonzero", at + 115, at + 480)
-        made.call("cudaStreamSynchronize", at + 120, at + 470, correlation=first + 2)
-        made.launch(REDUCE, (at + 482, at + 485), (at + 487, at + 560), first + 3)
-    row = finding(
-        made.trace([site(number * 600 + 61, "train.py:9 parts") for number in range(4)]), "size-from-device"
-    )
-    assert row is not None
+        made.call("cudaStreamSynchronize", at + 120, at + 470)
+        made.launch(REDUCE, (at + 482, at + 485), (at + 487, at + 560))
+        made.site(at + 61, "train.py:9 parts")
+    row = found(made.trace(), "size-from-device")
     assert "train.py:9" in row["where"]
     assert "2 times a step" in row["what"]
 
 
 @pytest.mark.parametrize(("sizes", "advised"), [(10, True), (9, True), (5, False)])
 def test_a_function_that_reads_sizes_and_other_values(sizes: int, advised: bool) -> None:
-    made, correlation = Made(), 0
+    made = Made()
     for _, at in made.steps(2_000):
         for index in range(10):
-            begin, correlation = at + 10 + index * 190, correlation + 10
+            begin = at + 10 + index * 190
             made.op("aten::sum", begin, begin + 40)
-            made.launch(REDUCE, (begin + 5, begin + 9), (begin + 12, begin + 20), correlation)
+            made.launch(REDUCE, (begin + 5, begin + 9), (begin + 12, begin + 20))
             made.op("aten::item", begin + 50, begin + 90)
-            made.call("cudaStreamSynchronize", begin + 55, begin + 85, correlation=correlation + 1)
+            made.call("cudaStreamSynchronize", begin + 55, begin + 85)
             made.op("aten::zeros" if index < sizes else "aten::mul", begin + 100, begin + 130)
-            made.launch(GEMM, (begin + 105, begin + 109), (begin + 112, begin + 180), correlation + 2)
-    lines = [
-        site(number * 2_000 + 101 + index * 190, "train.py:9 value")
-        for number in range(4)
-        for index in range(10)
-    ]
-    assert (finding(made.trace(lines), "size-from-device") is not None) == advised
+            made.launch(GEMM, (begin + 105, begin + 109), (begin + 112, begin + 180))
+            made.site(begin + 91, "train.py:9 value")
+    assert (finding(made.trace(), "size-from-device") is not None) == advised
 
 
 @pytest.mark.parametrize(
@@ -1902,18 +1796,15 @@ def test_a_function_that_reads_sizes_and_other_values(sizes: int, advised: bool)
 def test_a_value_that_is_read_is_not_always_a_size(reads: str, moved: int, ends: float, rule: str) -> None:
     made = Made()
     for number in range(5):
-        at, first = number * 400, number * 10 + 1
+        at = number * 400
         made.step(number, at - 400 + ends, at + ends)
         made.op("aten::sum", at + 10, at + 100)
-        made.launch(REDUCE, (at + 15, at + 19), (at + 22, at + 25), first)
+        made.launch(REDUCE, (at + 15, at + 19), (at + 22, at + 25))
         made.op(reads, at + 110, at + 150).op("aten::_local_scalar_dense", at + 111, at + 149)
-        made.call("cudaMemcpyAsync", at + 112, at + 114, correlation=first + 1)
-        made.kernel(
-            "Memcpy DtoH (Device -> Pageable)", at + 113, at + 114, first + 1, category="memcpy", bytes=moved
-        )
+        made.copy("DtoH (Device -> Pageable)", (at + 112, at + 114), (at + 113, at + 114), moved)
         made.call("cudaStreamSynchronize", at + 115, at + 145)
         made.op("aten::arange", at + 160, at + 190)
-        made.launch(GEMM, (at + 165, at + 170), (at + 175, at + 380), first + 2)
+        made.launch(GEMM, (at + 165, at + 170), (at + 175, at + 380))
     trace = made.trace()
     for name in ("size-from-device", "item-each-step"):
         assert (finding(trace, name) is not None) == (name == rule), name
@@ -1922,30 +1813,18 @@ def test_a_value_that_is_read_is_not_always_a_size(reads: str, moved: int, ends:
 def test_many_reads_are_one_where_they_are_a_loop() -> None:
     """A norm of each gradient, read one by one: at best they are all read at once."""
     made = Made()
-    for number, at in made.steps(2_000):
+    for _, at in made.steps(2_000):
         for index in range(20):
-            begin, correlation = at + 10 + index * 90, number * 1000 + index * 10 + 1
+            begin = at + 10 + index * 90
             made.op("aten::norm", begin, begin + 20)
-            made.launch(REDUCE, (begin + 5, begin + 9), (begin + 12, begin + 30), correlation)
+            made.launch(REDUCE, (begin + 5, begin + 9), (begin + 12, begin + 30))
             made.op("aten::item", begin + 25, begin + 80).op(
                 "aten::_local_scalar_dense", begin + 26, begin + 79
             )
-            made.call("cudaMemcpyAsync", begin + 28, begin + 70, correlation=correlation + 1)
-            made.kernel(
-                "Memcpy DtoH (Device -> Pageable)",
-                begin + 60,
-                begin + 61,
-                correlation + 1,
-                category="memcpy",
-                bytes=4,
-            )
-            made.call("cudaStreamSynchronize", begin + 71, begin + 75, correlation=correlation + 2)
-    lines = [
-        site(number * 2_000 + 10 + index * 90 + 81, "train.py:9 clip")
-        for number in range(4)
-        for index in range(20)
-    ]
-    row = found(made.trace(lines), "item-each-step")
+            made.copy("DtoH (Device -> Pageable)", (begin + 28, begin + 70), (begin + 60, begin + 61), 4)
+            made.call("cudaStreamSynchronize", begin + 71, begin + 75)
+            made.site(begin + 81, "train.py:9 clip")
+    row = found(made.trace(), "item-each-step")
     assert row["wins_high_ns"] > 1.2 * row["wins_ns"], "the norms themselves are one call then"
     assert "20 times a step" in row["what"]
 
@@ -1985,15 +1864,14 @@ def test_a_thread_that_only_copies_batches_is_not_the_main_thread() -> None:
 
 def test_without_a_callback_the_host_does_not_wait_for_its_arguments() -> None:
     made = Made()
-    for number, at in made.steps(1000):
-        correlation = 3 * number + 1
+    for _, at in made.steps(1000):
         made.op("PjitFunction(step)", at + 10, at + 30)
-        made.launch(GEMM, (at + 12, at + 20), (at + 40, at + 440), correlation)
+        made.launch(GEMM, (at + 12, at + 20), (at + 40, at + 440))
         made.op("debug_callback.3", at + 40, at + 900)
-        made.call("cudaStreamSynchronize", at + 45, at + 450, correlation=correlation + 1)
+        made.call("cudaStreamSynchronize", at + 45, at + 450)
         made.add("python_function", "debugging.py(84): debug_callback_impl", at + 500, at + 700)
         made.op("dot.1", at + 910, at + 930)
-        made.launch(GEMM, (at + 912, at + 920), (at + 940, at + 980), correlation + 2)
+        made.launch(GEMM, (at + 912, at + 920), (at + 940, at + 980))
     trace = made.trace(framework="JAX 0.10.2")
     row = found(trace, "host-callback")
     # What remains is the device's own work, 440 µs a step.
@@ -2026,7 +1904,7 @@ def run_one_by_one(calls: int, *, framework: str = "JAX 0.10.2", on_device: bool
             made.op("PjitFunction(add)", begin + 2, begin + 20)
             made.op("wrapped_multiply", begin + 5, begin + 8, thread=BACKWARD)
         if on_device:
-            made.launch("fusion", (at + 10, at + 12), (at + 12, at + 20), number + 1)
+            made.launch("fusion", (at + 10, at + 12), (at + 12, at + 20))
     return made.trace(framework=framework)
 
 
@@ -2072,9 +1950,8 @@ def test_operators_on_one_core_of_several(
     made = Made()
     for _, at in made.steps(1000):
         made.op("aten::addmm", at + 10, at + 10 + op_us)
-    trace = made.trace()
     known = {"usable_cores": usable, "busy_cores": busy, "idle_cores": idle, "threads": now}
-    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, **known)
+    trace = in_session(made.trace(), 1e6, **known)
     row = finding(trace, "cpu-threads")
     assert (row is not None) == (threads is not None)
     if row is not None and threads is not None:
@@ -2097,8 +1974,7 @@ def test_memory_that_is_requested_again_in_every_step(
     made = Made()
     for _, at in made.steps(1000):
         made.op("aten::addmm", at + 10, at + 910)
-    trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, page_faults=PageFaults(faults, share))
+    trace = in_session(made.trace(), 1e6, page_faults=PageFaults(faults, share))
     row = finding(trace, "page-faults")
     assert (row is not None) == (saved_us is not None)
     if row is not None:
@@ -2112,25 +1988,21 @@ def test_page_faults_that_the_capture_lacks() -> None:
     made = Made()
     for _, at in made.steps(1000):
         made.op("aten::addmm", at + 10, at + 910)
-    trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1.3e6, 1.3e6, 1.3e6, page_faults=PageFaults(200, 0.5))
+    trace = in_session(made.trace(), 1.3e6, page_faults=PageFaults(200, 0.5))
     row = found(trace, "page-faults")
     assert row["wins_ns"] == pytest.approx(360_000, rel=0.01)  # though the capture is faster by 300 µs
 
 
 def test_a_capture_that_is_faster_than_the_session_is_not_called_slower_by_a_negative_share() -> None:
-    trace = products("avx512_bf16")
-    trace.uncaptured = Uncaptured(40, 2e6, 2e6, 2e6, bf16="avx512_bf16")
+    trace = in_session(products("avx512_bf16"), 2e6, bf16="avx512_bf16")
     assert "(50.0 % less)" in " ".join(report("advice", trace).notes)
 
 
 def with_weights(trace: Trace, types: dict[str, int], *layout: int, bf16: str | None = None) -> Trace:
     """Return a trace of a session that has seen the parameters in the capture; no types = it has not."""
     low, high = trace.span
-    step_ns = (high - low) / len(trace.steps)
     weights = Weights(types, *layout) if types else None
-    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, bf16=bf16, weights=weights)
-    return trace
+    return in_session(trace, (high - low) / len(trace.steps), bf16=bf16, weights=weights)
 
 
 def products(bf16: str | None, *, cast: bool = False, name: str = "aten::linear", us: float = 600) -> Trace:
@@ -2140,9 +2012,7 @@ def products(bf16: str | None, *, cast: bool = False, name: str = "aten::linear"
         made.op(name, at + 10, at + 10 + us).op("aten::relu", at + 950, at + 990)
         if cast:
             made.op("aten::to", at + 11, at + 40).op("aten::_to_copy", at + 12, at + 39)
-    trace = made.trace()
-    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, bf16=bf16)
-    return trace
+    return in_session(made.trace(), 1e6, bf16=bf16)
 
 
 @pytest.mark.parametrize(
@@ -2326,15 +2196,13 @@ def test_what_else_is_faster_in_channels_last_on_a_cpu(
 
 @pytest.mark.parametrize(("norm", "wins_us"), [("batch_norm", 0.6 * 300), ("group_norm", -1.3 * (300 + 200))])
 def test_norms_in_training_and_channels_last_on_a_cpu(norm: str, wins_us: float) -> None:
-    made, at = Made(), 0.0
-    for number in range(4):
-        made.step(number, at, at + 3000)
+    made = Made()
+    for number, at in made.steps(3000):
         made.op("aten::conv2d", at + 10, at + 1010, sequence=10 + number)
         made.op("aten::mkldnn_convolution", at + 20, at + 1000).op("aten::as_strided_", at + 30, at + 40)
         made.op(f"aten::{norm}", at + 1100, at + 1400, sequence=20 + number)
         made.op(f"{AUTOGRAD}: NormBackward0", at + 1500, at + 1700, sequence=20 + number)
         made.op(f"{AUTOGRAD}: ConvolutionBackward0", at + 1700, at + 2900, sequence=10 + number)
-        at += 3000
     row = finding(made.trace(), "cpu-channels-last")
     if norm == "group_norm":
         assert row is None, "it loses more than convolutions win"
@@ -2345,9 +2213,7 @@ def test_norms_in_training_and_channels_last_on_a_cpu(norm: str, wins_us: float)
 def test_convolutions_of_pytorch_itself_gain_little_in_channels_last() -> None:
     def wins_us(own: bool, *layout: int) -> float:
         made = Made()
-        for number in range(4):
-            at = number * 3000.0
-            made.step(number, at, at + 3000)
+        for _, at in made.steps(3000):
             made.op("aten::conv2d", at + 10, at + 1010).op("aten::mkldnn_convolution", at + 20, at + 1000)
             made.op("aten::as_strided_", at + 30, at + 40).op("aten::conv2d", at + 1500, at + 2500)
             made.op("aten::_slow_conv2d_forward" if own else "aten::empty", at + 1510, at + 2490)
@@ -2361,9 +2227,8 @@ def test_convolutions_of_pytorch_itself_gain_little_in_channels_last() -> None:
 
 def trained_convolutions(first: bool, norm: str) -> Trace:
     """Return steps of a convolution of oneDNN and a norm of 1 ms each, with backward passes of 2 and 1 ms."""
-    made, at = Made(), 0.0
-    for number in range(4):
-        made.step(number, at, at + 5200)
+    made = Made()
+    for number, at in made.steps(5200):
         made.op("aten::conv2d", at + 10, at + 1010, sequence=10 + number)
         made.op("aten::mkldnn_convolution", at + 20, at + 1000)
         if first:
@@ -2371,7 +2236,6 @@ def trained_convolutions(first: bool, norm: str) -> Trace:
         made.op(f"aten::{norm}", at + 1100, at + 2100, sequence=20 + number)
         made.op(f"{AUTOGRAD}: NormBackward0", at + 2100, at + 3100, sequence=20 + number)
         made.op(f"{AUTOGRAD}: ConvolutionBackward0", at + 3100, at + 5100, sequence=10 + number)
-        at += 5200
     return with_weights(made.trace(), {"float32": 30}, bf16="avx512_bf16")
 
 
@@ -2404,9 +2268,7 @@ def test_batch_norms_in_evaluation_gain_nothing_by_bfloat16() -> None:
 def test_depthwise_convolutions_gain_in_channels_last_without_a_backward_pass() -> None:
     def advised(first: bool, backward: bool) -> bool:
         made = Made()
-        for number in range(4):
-            at = number * 2000.0
-            made.step(number, at, at + 2000)
+        for _, at in made.steps(2000):
             made.op("aten::conv2d", at + 10, at + 1010).op("aten::mkldnn_convolution", at + 20, at + 1000)
             if first:
                 made.op("aten::as_strided_", at + 30, at + 40)
@@ -2420,14 +2282,13 @@ def test_depthwise_convolutions_gain_in_channels_last_without_a_backward_pass() 
 
 def test_the_gradient_of_prod_takes_scans() -> None:
     def steps(scan: str) -> Trace:
-        made, free, correlation = Made(), 20.0, 0
+        made, free = Made(), 20.0
         for _, at in made.steps(200):
             made.op("ProdBackward1", at + 10, at + 60, track=BACKWARD)
             for index, (name, takes) in enumerate([("aten::flip", 10), (scan, 1_000), ("aten::mul", 400)]):
-                begin, correlation = at + 12 + 15 * index, correlation + 1
+                begin = at + 12 + 15 * index
                 made.op(name, begin, begin + 12, track=BACKWARD)
-                made.launch("kernel", (begin + 2, begin + 5), (free, free + takes), correlation)
-                made.rows[-2]["track"] = BACKWARD
+                made.launch("kernel", (begin + 2, begin + 5), (free, free + takes), thread=BACKWARD)
                 free += takes
         return made.trace()
 
@@ -2495,9 +2356,9 @@ def test_all_that_a_recomputed_forward_pass_launches_is_won() -> None:
         # The launch comes after an operator that lies inside of the same linear and has ended.
         made.op("aten::linear", at + 23, at + 90).op("aten::addmm", at + 24, at + 89)
         made.op("aten::empty", at + 25, at + 28)
-        for index, launched in enumerate((14, 40, 120)):
+        for launched in (14, 40, 120):
             begin, free = max(free, at + launched + 5), max(free, at + launched + 5) + 600
-            made.launch(GEMM, (at + launched, at + launched + 5), (begin, free), 3 * number + index + 1)
+            made.launch(GEMM, (at + launched, at + launched + 5), (begin, free))
     assert found(made.trace(), "recomputed-forward")["wins_ns"] == pytest.approx(1_200_000, rel=0.02)
 
 
@@ -2511,7 +2372,7 @@ def in_data_parallel(
         updates: Whether an optimizer steps after each of them.
         shards: Whether FSDP2 reduces them, in a range that also copies.
     """
-    made, correlation, free = Made(), 0, 0.0
+    made, free = Made(), 0.0
     for _, at in made.steps(3_000):
         for micro, count in enumerate(collectives):
             begin = at + micro * 900
@@ -2525,10 +2386,8 @@ def in_data_parallel(
                     else:
                         made.op("torch::distributed::reducer::mul_out", node + 5, node + 25)
                     made.op("c10d::allreduce_", node + 30, node + 130)
-                    correlation, free = correlation + 1, max(free, node + 60) + 10
-                    made.launch(
-                        "ncclDevKernel_AllReduce", (node + 40, node + 60), (free - 10, free), correlation
-                    )
+                    free = max(free, node + 60) + 10
+                    made.launch("ncclDevKernel_AllReduce", (node + 40, node + 60), (free - 10, free))
             if updates:
                 made.add("annotation", "Optimizer.step#SGD.step", begin + 820, begin + 840)
     return made.trace()
@@ -2563,7 +2422,7 @@ def test_gradients_that_are_copied_out_of_their_buckets() -> None:
 
 def test_buffers_that_are_sent_before_each_forward_pass() -> None:
     made = Made()
-    for number, at in made.steps(3_000):
+    for _, at in made.steps(3_000):
         made.add("annotation", "DistributedDataParallel.forward", at + 5, at + 2_000)
         names = ["aten::flatten_dense_tensors", "c10d::broadcast_", "aten::unflatten_dense_tensors"]
         names += ["aten::copy_"] * 30 + ["aten::conv2d", "aten::copy_"]
@@ -2572,7 +2431,7 @@ def test_buffers_that_are_sent_before_each_forward_pass() -> None:
             made.op(name, begin, begin + 50)
             if "unflatten" not in name:
                 launched, ran = (begin + 10, begin + 20), (begin + 22, begin + 24)
-                made.launch("copy", launched, ran, number * 100 + index + 1)
+                made.launch("copy", launched, ran)
     row = found(made.trace(), "broadcast-buffers")
     assert "copies 30 of them" in row["what"]
     assert "broadcast_buffers=False" in row["instead"]
@@ -2583,13 +2442,13 @@ def test_buffers_that_are_sent_before_each_forward_pass() -> None:
 def sharded(gathers: int, gap_us: float = 10) -> Trace:
     """Four steps in which FSDP2 gathers two groups of parameters one or several times."""
     made = Made()
-    for number, at in made.steps(10_000):
+    for _, at in made.steps(10_000):
         for nth in range(gathers):
             for group in range(2):
                 begin = at + 10 + (2 * nth + group) * (200 + gap_us)
                 made.add("annotation", f"FSDP::all_gather (blocks.{group})", begin, begin + 100)
                 launched, ran = (begin + 5, begin + 15), (begin + 20, begin + 40)
-                made.launch("ncclDevKernel_AllGather", launched, ran, number * 100 + 2 * nth + group)
+                made.launch("ncclDevKernel_AllGather", launched, ran)
                 made.add(
                     "annotation", f"FSDP::all_gather_copy_out (blocks.{group})", begin + 110, begin + 150
                 )
@@ -2669,8 +2528,7 @@ def test_values_that_are_scattered_are_no_one_hot_vectors(filled: str, scattered
 )
 def test_attention_to_rows_that_one_hot_vectors_pick_remains(then: Sequence[Op]) -> None:
     ops: Sequence[Op] = (("aten::one_hot", UNARY, 20), ("aten::to", UNARY, 5), ("aten::matmul", GEMM, 100))
-    row = finding(gpu_bound(*ops, *then, ("aten::sum", REDUCE, 50)), "one-hot-product")
-    assert row is not None
+    row = found(gpu_bound(*ops, *then, ("aten::sum", REDUCE, 50)), "one-hot-product")
     assert row["wins_ns"] == pytest.approx(0.95 * 125_000, rel=0.03)
     assert "bincount" not in row["instead"]
 
@@ -2777,8 +2635,8 @@ DOUBLE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<double
 @pytest.mark.parametrize(("chip", "kept"), [("NVIDIA L4", 1 / 32), ("NVIDIA H200", 0.9)])
 def test_float64_on_a_device_by_the_names_of_kernels(chip: str, kept: float) -> None:
     products = ("aten::mm", "cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1", 400)
-    trace = gpu_bound(products, ("aten::mul", DOUBLE, 400), ("aten::mul", ELEMENTWISE, 400))
-    trace.info = replace(trace.info, devices=(DeviceInfo(0, chip),))
+    ops = products, ("aten::mul", DOUBLE, 400), ("aten::mul", ELEMENTWISE, 400)
+    trace = gpu_bound(*ops, devices=(DeviceInfo(0, chip),))
     assert found(trace, "float64")["wins_ns"] == pytest.approx(1e3 * 400 * (1 - kept + 0.5), rel=0.03)
 
 
@@ -2789,10 +2647,7 @@ def test_float32_with_an_argument_in_double_is_no_float64() -> None:
 
 def with_lines(trace: Trace, *lines: tuple[str, float, str], **known: Any) -> Trace:
     """Return a trace of a session that sampled where the script was, and whose steps took what they take in it."""
-    step_ns = float(np.median(trace.steps.ends - trace.steps.starts))
-    sampled = tuple(SampledLine(*line) for line in lines)
-    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, lines=sampled, **known)
-    return trace
+    return in_session(trace, lines=tuple(SampledLine(*line) for line in lines), **known)
 
 
 @pytest.mark.parametrize(
@@ -3157,27 +3012,18 @@ def layered(
 
     Right after these, a number of operators with gradients apply what they compute.
     """
-    made, correlation, free = Made(), 0, 20.0
-    length = 250 + 80 * applied
-    for _, at in made.steps(length):
-        begin = at + 5.0
+    steps = Steps()
+    for step in steps.each():
         sequences: list[int] = []
         for operator in (*between, *["aten::add"] * applied, "aten::mm") * layers:
-            correlation, kernel, took = correlation + 1, ELEMENTWISE, 20
-            if operator == "aten::mm":
-                kernel, took = layer, 100
+            sequence = 1_000 * step + len(sequences)
+            kernel = (layer, 100.0) if operator == "aten::mm" else (ELEMENTWISE, 20.0)
             if operator in ("aten::add", "aten::mm"):
-                sequences.append(correlation)
-            made.op(operator, begin, begin + 8, sequence=correlation)
-            made.launch(kernel, (begin + 2, begin + 5), (free, free + took), correlation)
-            begin, free = begin + 10, free + took
+                sequences.append(sequence)
+            steps.op(operator, (kernel,), sequence=sequence)
         for sequence in reversed(sequences if backward else []):
-            correlation += 1
-            made.op(f"{AUTOGRAD}: MmBackward0", begin, begin + 8, sequence=sequence, track=BACKWARD)
-            made.call("cudaLaunchKernel", begin + 2, begin + 5, correlation=correlation, track=BACKWARD)
-            made.kernel(GEMM, free, free + 100, correlation)
-            begin, free = begin + 10, free + 100
-    return made.trace()
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 100),), sequence=sequence, track=BACKWARD)
+    return steps.trace()
 
 
 MASK = ("aten::arange", "aten::sub", "aten::gt")
@@ -3221,16 +3067,16 @@ def test_what_may_differ_from_layer_to_layer(trace: Trace) -> None:
 
 def recorded(*steps: Sequence[tuple[str, int | None]], track: int = BACKWARD) -> Trace:
     """Steps of operators with sequence numbers; those named ``visit`` are nodes of a backward pass."""
-    made, correlation = Made(), 0
+    made = Made()
     for number, calls_of_step in enumerate(steps):
         at = number * 1000
         made.step(number, at, at + 1000)
         for index, (name, sequence) in enumerate(calls_of_step):
-            begin, correlation = at + 5 + index * 15, correlation + 1
+            begin = at + 5 + index * 15
             node = name == "visit"
             name = f"{AUTOGRAD}: MmBackward0" if node else f"aten::{name}"
             made.op(name, begin, begin + 14, sequence=sequence, track=track if node else MAIN)
-            made.launch(GEMM, (begin + 2, begin + 5), (begin + 6, begin + 8), correlation)
+            made.launch(GEMM, (begin + 2, begin + 5), (begin + 6, begin + 8))
     return made.trace()
 
 
@@ -3281,7 +3127,7 @@ def differentiable(
     node: str = "MulBackward0", *, kernels: int = 1, recorded: int = 12, visited: bool = False, steps: int = 4
 ) -> Trace:
     """Steps whose backward passes have operators, of which those of the first nodes have numbers of their own."""
-    made, correlation = Made(), 0
+    made = Made()
     for number, at in made.steps(6_000, steps):
         for index in range(12):
             made.op("aten::mul", at + 5 + index * 15, at + 15 + index * 15, sequence=number * 12 + index)
@@ -3293,11 +3139,10 @@ def differentiable(
             begin, first = at + 200 + index * 200, index < recorded
             made.op(f"{AUTOGRAD}: {node}", begin, begin + 190, sequence=sequence, track=BACKWARD)
             for part in range(kernels):
-                start, correlation = begin + 5 + part * 20, correlation + 1
+                start = begin + 5 + part * 20
                 mine = 500 + number * 12 + index if first else None
                 made.op("aten::mul", start, start + 18, sequence=mine, track=BACKWARD)
-                made.call("cudaLaunchKernel", start + 2, start + 5, correlation=correlation, track=BACKWARD)
-                made.kernel(ELEMENTWISE, start + 8, start + 9, correlation)
+                made.launch(ELEMENTWISE, (start + 2, start + 5), (start + 8, start + 9), thread=BACKWARD)
     return made.trace()
 
 
@@ -3367,20 +3212,20 @@ SHOWN = (
 
 def formatting(*names: str, every: int = 1) -> Trace:
     """Steps that call operators between two layers, some of which wait; in every so many steps."""
-    made, sites, correlation = Made(), [], 0
+    made = Made()
     for number, at in made.steps(3_000):
         between = names if number % every == 0 else ()
         for index, name in enumerate(("linear", *between, "linear")):
-            begin, correlation = at + 10 + index * 40, correlation + 2
+            begin = at + 10 + index * 40
             long = name == "linear"
             made.op("aten::to" if name == "to_list" else f"aten::{name}", begin, begin + 20)
             if name not in ("reshape", "unbind", "detach", "resolve_conj", "resolve_neg"):
                 work = begin + 8, begin + (15 if long else 10)
-                made.launch(GEMM if long else UNARY, (begin + 2, begin + 4), work, correlation)
+                made.launch(GEMM if long else UNARY, (begin + 2, begin + 4), work)
             if name in ("masked_select", "is_nonzero", "item", "to_list"):
-                made.call("cudaStreamSynchronize", begin + 12, begin + 19, correlation=correlation + 1)
-                sites.append(site(begin + 20, "train.py:9 note"))
-    return made.trace(sync_sites=sites)
+                made.call("cudaStreamSynchronize", begin + 12, begin + 19)
+                made.site(begin + 20, "train.py:9 note")
+    return made.trace()
 
 
 def test_tensors_formatted_as_text_are_read_and_computed_with() -> None:
@@ -3423,7 +3268,7 @@ def test_a_trace_may_begin_with_a_tensor_that_is_formatted_and_end_in_another(on
     for index, name in enumerate((*LOOKS[1:], "is_nonzero", "linear", "isfinite")):
         made.op(f"aten::{name}", 40 * index, 40 * index + 20)
         if on_device:
-            made.launch(UNARY, (40 * index + 2, 40 * index + 4), (40 * index + 8, 40 * index + 10), index + 1)
+            made.launch(UNARY, (40 * index + 2, 40 * index + 4), (40 * index + 8, 40 * index + 10))
     found_ = [calls_.tolist() for calls_ in formatted(made.trace())]
     assert found_ == ([list(range(len(LOOKS)))] if on_device else [])
 

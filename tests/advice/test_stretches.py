@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from analyses.made import Made
-from findings import finding
+from findings import finding, found
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,25 +31,24 @@ def interrupted(*, places: int = 8, inside: str = "aten::op{}", stops_us: float 
         inside: Name of the operators.
         stops_us: For how long.
     """
-    made, at, correlation = Made(), 0.0, 0
+    made, at = Made(), 0.0
     for step in range(16):
         begun = at
         for place in range(8):
-            correlation += 1
             stops = 0 < step < 6 and (step + place) % 4 == 0
             stopping = place % places if stops else place
             held = stops_us if stops else 1.0
             made.op(inside.format(stopping), at, at + held + 7)
-            made.call("cudaLaunchKernel", at + 2 + held, at + 5 + held, correlation=correlation)
-            made.kernel(KERNEL.format(stopping), at + 6 + held, at + 9 + held, correlation)
+            made.launch(
+                KERNEL.format(stopping), (at + 2 + held, at + 5 + held), (at + 6 + held, at + 9 + held)
+            )
             at += held + 10
         made.step(step, begun, at)
     return made.trace()
 
 
 def test_a_thread_that_stops_in_many_different_calls_is_interrupted() -> None:
-    row = finding(interrupted(), "interrupted-thread")
-    assert row is not None
+    row = found(interrupted(), "interrupted-thread")
     assert row["wins_ns"] == pytest.approx(10 * 3_000_000 / 16, rel=0.02)
     assert "10 times in 16 steps, for 30.0 ms in all" in row["what"]
     assert row["where"].startswith("longest, 3.00 ms, in op")
@@ -102,16 +101,14 @@ def used(
     marked: bool = True,
 ) -> Trace:
     """Three steps with two launches; one of them takes 20 ms in one step."""
-    made, at, correlation = Made(), 0.0, 0
+    made, at = Made(), 0.0
     for number in range(3):
         begun = at
         for place, name in enumerate(("known", kernel)):
-            correlation += 1
             takes = 20_000.0 if (number, place) == (step, 1) else 5.0
             made.op("aten::add", at, at + takes + 4)
-            made.call("cudaLaunchKernel", at + 2, at + 2 + takes, correlation=correlation)
             works = 20_000.0 if busy and place == 0 else 3.0
-            made.kernel(KERNEL.format(name), at + 5, at + 5 + works, correlation)
+            made.launch(KERNEL.format(name), (at + 2, at + 2 + takes), (at + 5, at + 5 + works))
             at += takes + 10
         at += other_us
         if marked:
@@ -120,8 +117,7 @@ def used(
 
 
 def test_the_first_launch_of_a_kernel_loads_it() -> None:
-    row = finding(used(), "first-use")
-    assert row is not None
+    row = found(used(), "first-use")
     assert row["wins_ns"] is None
     assert "take 20.0 ms, 40 % of the steps" in row["what"]
     assert row["where"] == "longest in add"
@@ -131,8 +127,7 @@ def test_the_first_launch_of_a_kernel_loads_it() -> None:
 def test_in_a_run_with_steps_as_uneven_sizes_are_new(high_ns: float, new_sizes: bool) -> None:
     trace = used()
     trace.uncaptured = Uncaptured(30, 10e6, 9e6, high_ns)
-    row = finding(trace, "first-use")
-    assert row is not None
+    row = found(trace, "first-use")
     assert ("new sizes" in row["what"]) == new_sizes
     # 20 ms in one of three steps.
     assert row["wins_ns"] == (pytest.approx(20_000_000 / 3, rel=0.01) if new_sizes else None)
@@ -149,8 +144,7 @@ def test_in_a_run_with_steps_as_uneven_sizes_are_new(high_ns: float, new_sizes: 
 def test_most_steps_may_have_new_sizes(times: tuple[int, ...], new_sizes: bool) -> None:
     trace = used()
     trace.uncaptured = Uncaptured(8, 30e6, 9e6, 31e6, times_ns=tuple(ms * 1_000_000 for ms in times))
-    row = finding(trace, "first-use")
-    assert row is not None
+    row = found(trace, "first-use")
     assert ("new sizes" in row["what"]) == new_sizes
 
 
@@ -160,8 +154,7 @@ def test_without_steps_before_the_capture_to_compare_with_a_run_has_just_begun(
 ) -> None:
     trace = used(marked=marked)
     trace.uncaptured = Uncaptured(30, 10e6, 9e6, 40e6, after_capture=after_capture)
-    row = finding(trace, "first-use")
-    assert row is not None
+    row = found(trace, "first-use")
     assert "steady-state" in row["what"]
 
 
@@ -180,18 +173,18 @@ def test_a_long_call_is_no_first_use(other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("first_us", "advised"), [(100_000.0, False), (10.0, True)])
 def test_what_is_allocated_while_libraries_start_is_no_habit(first_us: float, advised: bool) -> None:
-    made = Made().launch(KERNEL.format(0), (0, first_us), (first_us + 5, first_us + 8), 1)
+    made = Made().launch(KERNEL.format(0), (0, first_us), (first_us + 5, first_us + 8))
     for number in range(8):
         at = first_us + 10 + 400 * number
         made.call("cudaMalloc", at, at + 300)
-        made.launch(KERNEL.format(0), (at + 310, at + 315), (at + 320, at + 390), number + 2)
+        made.launch(KERNEL.format(0), (at + 310, at + 315), (at + 320, at + 390))
     assert (finding(made.trace(), "allocator-in-steps") is not None) == advised
 
 
 @st.composite
 def calling(draw: st.DrawFn) -> Trace:
     """Steps of calls of an operator that launch work; the first one of a step may be long, and another beside it."""
-    made, at, correlation = Made(), 0.0, 0
+    made, at = Made(), 0.0
     for number in range(draw(st.integers(1, 3))):
         begun = at
         long = draw(st.sampled_from([(0,), (0,), (0,), (), (1,), (0, 3)]))
@@ -199,13 +192,13 @@ def calling(draw: st.DrawFn) -> Trace:
         others = draw(st.sampled_from([[10.0], [10.0, 200.0], [10.0, 300.0]]))
         for call in range(draw(st.integers(3, 6))):
             takes = draw(st.sampled_from([2_500.0, 4_000.0] if call in long else others))
-            correlation += 1
             made.op("aten::conv", at, at + takes + 10)
             if call == 0 and beside is not None:
                 made.op("aten::conv", at, at + min(beside, takes))
-            made.call("cudaLaunchKernel", at + takes + 4, at + takes + 6, correlation=correlation)
             works = draw(st.sampled_from([1.0, 1.0, 3_000.0]))
-            made.kernel(KERNEL.format(0), at + takes + 8, at + takes + 8 + works, correlation)
+            made.launch(
+                KERNEL.format(0), (at + takes + 4, at + takes + 6), (at + takes + 8, at + takes + 8 + works)
+            )
             at += takes + 20
         if number or draw(st.booleans()):
             made.step(number, begun, at)
@@ -293,8 +286,7 @@ def test_what_a_warm_up_prepares_in_each_step_is_left_out_of_the_replayed_step()
 
 @pytest.mark.parametrize("last_us", [79.0, 30_000.0])  # the device is idle, or works for half of it
 def test_sizes_that_are_new_to_the_end_of_the_run_are_prepared_in_each_step(last_us: float) -> None:
-    row = finding(in_session(warming_up(last_us=last_us), 62.5, 61.0), "first-use")
-    assert row is not None
+    row = found(in_session(warming_up(last_us=last_us), 62.5, 61.0), "first-use")
     assert "prepared for new sizes, 60.0 ms a step: _cudnn_attention_forward" in row["what"]
     assert "enable_cudnn_sdp(False)" in row["instead"]
     left_ns = 2.5e6 if last_us < 100 else 30.6e6  # the host, or the kernels
@@ -310,8 +302,7 @@ def test_sizes_that_are_new_to_the_end_of_the_run_are_prepared_in_each_step(last
     ],
 )
 def test_sizes_that_later_steps_may_find_prepared_are_not_priced(trace: Trace) -> None:
-    row = finding(trace, "first-use")
-    assert row is not None
+    row = found(trace, "first-use")
     assert row["wins_ns"] is None
 
 

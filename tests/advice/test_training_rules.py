@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from analyses.made import BACKWARD, Made, with_arguments
+from analyses.made import BACKWARD, Made, in_session, with_arguments
 from host_ahead import Steps
 
 from tuiprof.advice import advise, losses_of, priorities
@@ -23,7 +23,7 @@ from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.model_calls import longer_calls, model_calls
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Window
-from tuiprof.model.steps import BatchPadding, SampledLine, Uncaptured, Weights, WorkerRestarts
+from tuiprof.model.steps import BatchPadding, SampledLine, Weights, WorkerRestarts
 
 AUTOGRAD = "autograd::engine::evaluate_function"
 ACCUMULATE = f"{AUTOGRAD}: torch::autograd::AccumulateGrad"
@@ -159,9 +159,8 @@ def test_gradients_of_weights_of_another_optimizer_are_cut_off_where_its_model_e
 
 def test_the_line_of_the_backward_pass_through_the_other_model_is_named() -> None:
     trace = two_optimizers(us=20)
-    step_ns = (trace.span[1] - trace.span[0]) / 4
     lines = SampledLine("gan.py:9", 0.3, "backward"), SampledLine("gan.py:5", 0.5, "forward")
-    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, lines=lines)
+    in_session(trace, (trace.span[1] - trace.span[0]) / 4, lines=lines)
     assert found(trace, "unneeded-gradients")["where"] == "gan.py:9"
 
 
@@ -213,7 +212,7 @@ def test_gradients_of_biases_and_norms_are_not_needed_either(
 
 
 def test_half_of_a_node_is_not_launched_if_the_gradient_of_its_weight_is_not_needed() -> None:
-    made, launches = Made(), 0
+    made = Made()
     for _, at in made.steps(300):
         for name, begin, took, sequence in (
             ("aten::linear", 0, 20, 0),
@@ -228,8 +227,8 @@ def test_half_of_a_node_is_not_launched_if_the_gradient_of_its_weight_is_not_nee
                 made.op("aten::add_" if begin == 140 else "aten::detach", at + begin + 2, at + begin + 4)
                 continue
             for call in range(2 if "Mm" in name else 1):
-                launches, launch = launches + 1, at + begin + 5 + 5 * call
-                made.launch(GEMM, (launch, launch + 2), (launch + 3, launch + 4), launches)
+                launch = at + begin + 5 + 5 * call
+                made.launch(GEMM, (launch, launch + 2), (launch + 3, launch + 4))
         made.add("annotation", "Optimizer.step#AdamW.step", at + 240, at + 290)
     # Half of 100 µs, and the accumulation.
     assert found(made.trace(), "unneeded-gradients")["wins_ns"] == pytest.approx(50_000 + 20_000, rel=0.02)
@@ -473,9 +472,8 @@ def test_a_pass_on_other_tensors_may_be_part_of_the_method(call: str, kept: floa
     trace = numbered(call, "GPT #1")
     whole_ns, step = found(trace, "repeated-forward")["wins_ns"], replayed(trace)
     assert not isinstance(step, str)
-    trace, step_ns = numbered(call, "GPT #1"), step.step_ns
     weights = Weights({"float32": 1})  # the probe that notes them marks calls on the same tensors
-    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, weights=weights)
+    trace = in_session(numbered(call, "GPT #1"), step.step_ns, weights=weights)
     row = found(trace, "repeated-forward")
     assert row["wins_ns"] == pytest.approx((1 - kept) * whole_ns, rel=0.1)
     assert ("other tensors" in row["what"]) == (row["wins_low_ns"] == 0) == bool(kept)
@@ -844,14 +842,13 @@ def test_another_model_may_learn_between_calls_on_the_same_inputs(part: str) -> 
 
 def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     trace = trained((False,) * 6)
-    length = float((trace.steps.ends - trace.steps.starts).mean())
-    trace.uncaptured = Uncaptured(40, length, length, length)
+    length = float(trace.steps.lengths.mean())
+    in_session(trace, length)
     assert finding(trace, "loader-restarts") is None
     assert answer(trace, "").step_is == "median of 40 steps before the capture"
     # Ten times in 120 steps: 60 ms to stop and to start, and 20 ms until the first batch.
     restarts = WorkerRestarts(8, 10, 120, 600_000_000, 200_000_000)
-    trace = trained((False,) * 6)
-    trace.uncaptured = Uncaptured(40, length, length, length, restarts=restarts)
+    trace = in_session(trained((False,) * 6), length, restarts=restarts)
     row = found(trace, "loader-restarts")
     assert row["wins_ns"] == pytest.approx((600e6 + 100e6) / 120)
     assert row["wins_low_ns"] < 600e6 / 120 < 800e6 / 120 < row["wins_high_ns"]
@@ -869,9 +866,8 @@ def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
 
 def test_what_if_counts_rare_steps_as_the_findings_do() -> None:
     trace = trained((False,) * 6)
-    length = float((trace.steps.ends - trace.steps.starts).mean())
-    restarts = WorkerRestarts(8, 10, 120, 600_000_000, 200_000_000)
-    trace.uncaptured = Uncaptured(40, length, length, length, restarts=restarts)
+    length = float(trace.steps.lengths.mean())
+    in_session(trace, length, restarts=WorkerRestarts(8, 10, 120, 600_000_000, 200_000_000))
     saved = found(trace, "loader-restarts")["wins_ns"]
     asked = changes(trace, without=["loader-restarts", "loader-restarts"], host=0.5)
     told = question(trace, asked)
@@ -886,11 +882,11 @@ def test_what_if_counts_rare_steps_as_the_findings_do() -> None:
 
 @pytest.mark.parametrize("syncs", [0, 2])
 def test_what_launches_too_slowly_for_graphs_must_not_wait(syncs: int) -> None:
-    made, correlation = Made(), 0
+    made = Made()
     for _, at in made.steps(1000):
         for index in range(60):
-            begin, correlation = at + 100 + index * 12, correlation + 1
-            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10), correlation)
+            begin = at + 100 + index * 12
+            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10))
         for index in range(syncs):
             made.call("cudaStreamSynchronize", at + 900 + 10 * index, at + 905 + 10 * index)
     fix = found(made.trace(), "launch-bound")["instead"]
@@ -924,18 +920,16 @@ def test_a_graph_needs_capturable_optimizers(optimizers: tuple[str, ...], named:
 
 def graph_advice(sizes: tuple[int, ...], optimizers: tuple[str, ...] = ()) -> str:
     """What to do about many launches, in steps with copies of these sizes to the device and these optimizers."""
-    made, correlation = Made(), 0
+    made = Made()
     for number, size in enumerate(sizes):
         at = number * 1000
         made.step(number, at, at + 1000)
         if size:
             copy = {"category": "memcpy", "bytes": size}
-            made.launch(
-                "Memcpy HtoD (Pinned -> Device)", (at, at + 5), (at + 6, at + 10), number + 1000, **copy
-            )
+            made.launch("Memcpy HtoD (Pinned -> Device)", (at, at + 5), (at + 6, at + 10), **copy)
         for index in range(60):
-            begin, correlation = at + 100 + index * 12, correlation + 1
-            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10), correlation)
+            begin = at + 100 + index * 12
+            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10))
         for index, optimizer in enumerate(optimizers):
             made.add(
                 "annotation", f"Optimizer.step#{optimizer}.step", at + 900 + 20 * index, at + 910 + 20 * index
@@ -1627,9 +1621,7 @@ def padded(
         steps.op("aten::linalg_vector_norm", ((REDUCE, 150),))
         steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 400),)))
     trace = steps.trace()
-    length = float(trace.lengths(trace.device_work).sum()) / 4
-    trace.uncaptured = Uncaptured(40, length, length, length, padding=seen)
-    return trace
+    return in_session(trace, float(trace.lengths(trace.device_work).sum()) / 4, padding=seen)
 
 
 def test_padding_costs_work_by_its_length_and_attention_by_the_square() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tuiprof.analyses import run
 from tuiprof.model import Report, Trace, TraceInfo, Track, Window
+from tuiprof.model.steps import Uncaptured
 from tuiprof.model.trace import CATEGORY_TYPE
 
 MAIN, BACKWARD, STREAM, OTHER_STREAM = 0, 1, 2, 3
@@ -27,6 +29,7 @@ class Made:
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
+        self.sites: list[dict[str, Any]] = []
 
     def add(self, category: str, name: str, start: float, end: float, **columns: Any) -> Made:
         """Add one event."""
@@ -75,12 +78,23 @@ class Made:
         name: str,
         call: tuple[float, float],
         work: tuple[float, float],
-        correlation: int,
+        correlation: int | None = None,
+        thread: int = MAIN,
         **columns: Any,
     ) -> Made:
-        """Add a launch call and the kernel it launches."""
-        self.call("cudaLaunchKernel", *call, correlation=correlation)
+        """Add a launch call and the kernel it launches; without a correlation, with one of their own."""
+        correlation = self._correlation(correlation)
+        self.call("cudaLaunchKernel", *call, correlation=correlation, track=thread)
         return self.kernel(name, *work, correlation, **columns)
+
+    def copy(self, what: str, call: tuple[float, float], work: tuple[float, float], size: int) -> Made:
+        """Add a call that copies memory, and the copy, such as ``HtoD (Pageable -> Device)``."""
+        correlation = self._correlation()
+        self.call("cudaMemcpyAsync", *call, correlation=correlation)
+        return self.kernel(f"Memcpy {what}", *work, correlation, category="memcpy", bytes=size)
+
+    def _correlation(self, given: int | None = None) -> int:
+        return 1_000_000 + len(self.rows) if given is None else given
 
     def step(self, number: int, start: float, end: float) -> Made:
         """Add a step marker."""
@@ -92,8 +106,13 @@ class Made:
             self.step(number, number * length, (number + 1) * length)
             yield number, number * length
 
-    def trace(self, sync_sites: list[dict[str, Any]] | None = None, **info: Any) -> Trace:
-        """Return the trace."""
+    def site(self, at_us: float, *frames: str) -> Made:
+        """Add a sync site as the probe writes it."""
+        self.sites.append(site(at_us, *frames))
+        return self
+
+    def trace(self, sync_sites: Sequence[dict[str, Any]] = (), **info: Any) -> Trace:
+        """Return the trace; fields of its info may be given, and more sync sites."""
         names = sorted({row["name"] for row in self.rows})
         schema = {
             "ts": pl.Int64,
@@ -112,12 +131,11 @@ class Made:
         ordered = sorted(self.rows, key=lambda row: (row["ts"], -row["dur"]))
         events = pl.DataFrame(ordered, schema=schema)
         sites = None
-        if sync_sites:
-            whole = [{"dur_ns": None} | site for site in sync_sites]
+        if found := [*self.sites, *sync_sites]:
+            whole = [{"dur_ns": None} | one for one in found]
             sites = pl.DataFrame(whole, schema_overrides={"dur_ns": pl.Int64})
-        return Trace(
-            events, TRACKS, TraceInfo(None, "made", origin_unix_ns=ORIGIN_UNIX_NS, **info), sync_sites=sites
-        )
+        known = {"format": "made", "origin_unix_ns": ORIGIN_UNIX_NS, **info}
+        return Trace(events, TRACKS, TraceInfo(None, **known), sync_sites=sites)
 
 
 class _Texts:
@@ -134,6 +152,13 @@ class _Texts:
 def with_arguments(trace: Trace, arguments: Callable[[int], dict[str, Any]]) -> Trace:
     """Give the events of a trace these arguments, by ordinal, as if they were read from its file."""
     trace._raw = _Texts(arguments)
+    return trace
+
+
+def in_session(trace: Trace, step_ns: float | None = None, **known: Any) -> Trace:
+    """Give a trace a session of 40 steps, each of which took this long; None = as long as those of the trace."""
+    took_ns = float(np.median(trace.steps.lengths)) if step_ns is None else step_ns
+    trace.uncaptured = Uncaptured(40, took_ns, took_ns, took_ns, **known)
     return trace
 
 

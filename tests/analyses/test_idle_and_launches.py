@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report
 from hypothesis import given, settings
@@ -23,12 +21,12 @@ def causes(trace: Trace, window: Window | None = None) -> dict[str, int]:
 
 
 def test_every_part_of_a_gap_has_its_cause() -> None:
-    made = Made().launch("k", (0, 5), (6, 20), 1)
-    made.call("cudaStreamSynchronize", 10, 30, correlation=50)  # 20 to 30: sync
+    made = Made().launch("k", (0, 5), (6, 20))
+    made.call("cudaStreamSynchronize", 10, 30)  # 20 to 30: sync
     made.add("python_function", "train.py(1): main", 0, 100)  # 30 to 40: Python
     made.op("enumerate(DataLoader)#_It.__next__", 40, 60)  # data loading, not operator
     made.op("aten::add", 60, 72).call("cudaFuncGetAttributes", 62, 64)  # 60 to 70: operator 8, call 2
-    made.launch("l", (70, 74), (80, 90), 2)  # 70 to 80: launching
+    made.launch("l", (70, 74), (80, 90))  # 70 to 80: launching
     assert causes(made.trace()) == {
         "sync": 10_000,
         "Python": 10_000,
@@ -40,20 +38,20 @@ def test_every_part_of_a_gap_has_its_cause() -> None:
 
 
 def test_work_submitted_in_time_is_a_hand_over_not_the_hosts_fault() -> None:
-    made = Made().launch("k", (0, 2), (3, 50), 1).launch("l", (4, 6), (80, 90), 2)
+    made = Made().launch("k", (0, 2), (3, 50)).launch("l", (4, 6), (80, 90))
     assert causes(made.trace()) == {"hand-over": 30_000}
 
 
 def test_idle_is_the_complement_of_the_union_over_streams() -> None:
-    made = Made().launch("a", (0, 1), (2, 40), 1)
-    made.launch("b", (1, 2), (10, 60), 2, track=OTHER_STREAM, stream=8).launch("c", (70, 71), (80, 100), 3)
+    made = Made().launch("a", (0, 1), (2, 40))
+    made.launch("b", (1, 2), (10, 60), track=OTHER_STREAM, stream=8).launch("c", (70, 71), (80, 100))
     found = report("device_idle", made.trace())
     assert (found.fact("idle_ns"), found.fact("busy_ns"), found.fact("work_ns")) == (20_000, 78_000, 108_000)
     assert found.fact("idle_share") == pytest.approx(20 / 98)
 
 
 def test_a_window_cuts_gaps_and_work() -> None:
-    made = Made().launch("a", (0, 1), (2, 40), 1).launch("b", (60, 61), (62, 100), 2)
+    made = Made().launch("a", (0, 1), (2, 40)).launch("b", (60, 61), (62, 100))
     found = report("device_idle", made.trace(), Window(30_000, 70_000))
     assert (found.fact("idle_ns"), found.fact("busy_ns")) == (22_000, 18_000)
 
@@ -65,9 +63,8 @@ def test_the_idle_share_without_the_profiler_of_a_single_step_is_known_from_the_
     made = Made().step(0, 0, 800)
     for index in range(20):
         at = index * 40
-        made.op("aten::mm", at, at + 35).launch("k", (at + 2, at + 6), (at + 9, at + 14), index + 1)
-    trace = made.trace()
-    trace.info = replace(trace.info, format="kineto")
+        made.op("aten::mm", at, at + 35).launch("k", (at + 2, at + 6), (at + 9, at + 14))
+    trace = made.trace(format="kineto")
     trace.uncaptured = Uncaptured(40, 400_000.0, 390_000.0, 410_000.0) if session else None
     share = report("device_idle", trace).fact("uncaptured_idle_share")
     assert share == (pytest.approx(0.75, abs=0.01) if session else None)
@@ -86,9 +83,9 @@ def test_causes_add_up_to_the_gap(
     launches: list[tuple[int, int, int, int]], host: list[tuple[str, int, int]]
 ) -> None:
     made = Made()
-    for number, (at, length, latency, work) in enumerate(launches):
+    for at, length, latency, work in launches:
         begin = max(at + length + latency, 0)
-        made.launch("k", (at, at + length), (begin, begin + work), number + 1)
+        made.launch("k", (at, at + length), (begin, begin + work))
     for category, at, length in host:
         made.add(category, "x", at, at + length)
     trace = made.trace()
@@ -103,7 +100,7 @@ def test_launch_bound_by_its_rule() -> None:
     made = Made().step(1, 0, 1000)
     for i in range(20):  # kernels of 5 µs, one every 50 µs: the device idles 90 % in operators
         made.op("aten::add", i * 50, i * 50 + 40)
-        made.launch("add", (i * 50 + 10, i * 50 + 20), (i * 50 + 22, i * 50 + 27), i + 1)
+        made.launch("add", (i * 50 + 10, i * 50 + 20), (i * 50 + 22, i * 50 + 27))
     found = report("kernel_launches", made.trace())
     assert found.verdict.sentence.startswith("launch-bound: ")
     assert found.fact("launches_per_step") == 20
@@ -122,8 +119,8 @@ def test_launch_bound_by_its_rule() -> None:
 def test_launch_latency_is_counted_by_class_and_by_what_the_launch_found() -> None:
     made = Made()
     for i in range(20):  # each finds the device idle; latencies of 1 to 20 µs
-        made.launch("k", (i * 100, i * 100 + 2), (i * 100 + 3 + i, i * 100 + 13 + i), i + 1)
-    made.launch("k", (1924, 1925), (1940, 1950), 30)  # while the last kernel runs
+        made.launch("k", (i * 100, i * 100 + 2), (i * 100 + 3 + i, i * 100 + 13 + i))
+    made.launch("k", (1924, 1925), (1940, 1950))  # while the last kernel runs
     table = report("kernel_launches", made.trace()).table("latency")
     rows = table.rows.filter(table.rows["launches"] > 0)
     assert rows.select("from_ns", "to_ns", "launches", "unqueued").rows() == [
@@ -137,24 +134,22 @@ def test_launch_latency_is_counted_by_class_and_by_what_the_launch_found() -> No
 
 def test_kernels_go_by_a_short_name_and_operators_by_their_own() -> None:
     name = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, float)"
-    made = Made().op("aten::fill_", 0, 10).launch(name, (1, 3), (5, 9), 1)
-    made.op("aten::mm", 20, 30).launch("g" * 60, (21, 23), (25, 39), 2).launch(
-        "h" * 61, (31, 33), (39, 40), 3
-    )
+    made = Made().op("aten::fill_", 0, 10).launch(name, (1, 3), (5, 9))
+    made.op("aten::mm", 20, 30).launch("g" * 60, (21, 23), (25, 39)).launch("h" * 61, (31, 33), (39, 40))
     found = report("kernel_launches", made.trace())
     kernels = found.table("by_kernel").rows
     assert dict(kernels.select("kernel", "short").iter_rows())[name] == kernel_names.short_name(name) != name
     operators = found.table("by_operator").rows
     assert operators["short"].to_list() == operators["operator"].to_list()
     assert "g" * 60 in report("kernels", made.trace()).verdict.sentence  # as long as fits whole
-    longer = made.launch("h" * 61, (40, 41), (50, 90), 4).trace()
+    longer = made.launch("h" * 61, (40, 41), (50, 90)).trace()
     assert "h" * 59 + "… (" in report("kernels", longer).verdict.sentence
 
 
 def test_a_full_queue_is_not_launch_bound() -> None:
     made = Made().step(1, 0, 200)
     for i in range(10):
-        made.launch("gemm", (i * 5, i * 5 + 4), (10 + i * 100, 110 + i * 100), i + 1)
+        made.launch("gemm", (i * 5, i * 5 + 4), (10 + i * 100, 110 + i * 100))
     found = report("kernel_launches", made.trace())
     assert found.verdict.sentence.startswith("not launch-bound: the GPU waits for launches 0 % of a step")
     assert found.fact("queue_depth_mean") > 4
@@ -171,7 +166,7 @@ def test_the_advice_is_given_for_what_is_partly_launch_bound(kernel_us: int, ver
         if number % 10 == 0:
             made.step(number // 10, at, at + 1000)
         made.op("aten::mm", at, at + 95)
-        made.launch("gemm", (at + 5, at + 10), (at + 12, at + 12 + kernel_us), number + 1)
+        made.launch("gemm", (at + 5, at + 10), (at + 12, at + 12 + kernel_us))
     trace = made.trace()
     assert report("kernel_launches", trace).verdict.sentence.startswith(verdict)
     advice = report("advice", trace).table("findings").rows["rule"].to_list()
@@ -180,14 +175,12 @@ def test_the_advice_is_given_for_what_is_partly_launch_bound(kernel_us: int, ver
 
 def test_faster_launches_save_no_more_because_faster_kernels_would_leave_the_host_behind() -> None:
     made = Made()
-    for step, at in made.steps(1000):
+    for _, at in made.steps(1000):
         made.op("aten::empty", at, at + 150)
         for index in range(10):
             begin, work = at + 150 + 60 * index, at + 165 + 82 * index
             made.op("aten::mm", begin, begin + 58)
-            made.launch(
-                "xmma_gemm_tf32f32", (begin + 5, begin + 10), (work, work + 82), 10 * step + index + 1
-            )
+            made.launch("xmma_gemm_tf32f32", (begin + 5, begin + 10), (work, work + 82))
         made.call("cudaStreamSynchronize", at + 760, at + 990)
     found = report("advice", made.trace())
     saved = dict(found.table("findings").rows.select("rule", "wins_ns").iter_rows())
@@ -196,7 +189,7 @@ def test_faster_launches_save_no_more_because_faster_kernels_would_leave_the_hos
 
 
 def test_negative_latency_is_counted_and_shown_not_cut() -> None:
-    made = Made().launch("a", (0, 10), (8, 20), 1).launch("b", (30, 40), (25, 50), 2)
+    made = Made().launch("a", (0, 10), (8, 20)).launch("b", (30, 40), (25, 50))
     found = report("kernel_launches", made.trace())
     assert (found.fact("latency_negative"), found.fact("latency_impossible")) == (2, 1)
     assert found.fact("latency_median_ns") == -8_500
@@ -220,7 +213,7 @@ def test_a_graph_launch_is_told_by_its_call() -> None:
     made.call("enqueueCommand memcpyHtoDAsync", 70, 80, correlation=3).kernel("c", 82, 85, 3).kernel(
         "d", 86, 90, 3
     )
-    made.launch("e", (100, 105), (106, 110), 4)
+    made.launch("e", (100, 105), (106, 110))
     found = report("kernel_launches", made.trace())
     assert (found.fact("launches"), found.fact("graph_launches")) == (4, 2)
     graphs = found.table("graphs").rows
@@ -233,13 +226,13 @@ def test_a_graph_launch_is_told_by_its_call() -> None:
 def test_launch_blocking_mode_is_recognised() -> None:
     made = Made()
     for i in range(30):
-        made.launch("k", (i * 50, i * 50 + 30), (i * 50 + 5, i * 50 + 25), i + 1)
+        made.launch("k", (i * 50, i * 50 + 30), (i * 50 + 5, i * 50 + 25))
     assert "launch-blocking mode" in report("kernel_launches", made.trace()).verdict.sentence
 
 
 def test_a_step_owns_what_it_launched() -> None:
     made = Made().step(1, 0, 100).step(2, 100, 200)
-    made.launch("late", (90, 95), (120, 180), 1).launch("own", (110, 115), (180, 190), 2)
+    made.launch("late", (90, 95), (120, 180)).launch("own", (110, 115), (180, 190))
     rows = report("steps", made.trace()).table("steps").rows
     assert rows["device_busy_ns"].to_list() == [60_000, 10_000]
     assert rows["launches"].to_list() == [1, 1]
@@ -250,8 +243,8 @@ def test_idle_time_says_what_it_is_of_where_the_device_works_in_a_part_of_the_tr
     begin: int, said: str
 ) -> None:
     made = Made().op("aten::mm", 0, begin)
-    for number, at in enumerate((begin, begin + 300)):
-        made.launch("gemm", (at, at + 5), (at + 10, at + 110), number + 1)
+    for at in (begin, begin + 300):
+        made.launch("gemm", (at, at + 5), (at + 10, at + 110))
     sentence = report("device_idle", made.trace()).verdict.sentence
     assert sentence.startswith(f"the GPU is idle 50.0 % of the time{said} (200 µs)")
 
@@ -259,9 +252,9 @@ def test_idle_time_says_what_it_is_of_where_the_device_works_in_a_part_of_the_tr
 def test_a_device_that_waits_for_batches_does_not_wait_for_launches() -> None:
     """Faster launches would hide the loading of the next batch behind the kernels: half of the step."""
     made = Made()
-    for number, at in made.steps(200, 4):
+    for _, at in made.steps(200, 4):
         made.op("enumerate(DataLoader)#_It.__next__", at, at + 100)
-        made.launch("gemm", (at + 101, at + 104), (at + 106, at + 206), number + 1)
+        made.launch("gemm", (at + 101, at + 104), (at + 106, at + 206))
         made.op("aten::mm", at + 105, at + 199)
     found = report("kernel_launches", made.trace())
     share, ns = found.fact("launch_bound_share"), found.fact("launch_bound_ns")
@@ -276,9 +269,7 @@ def test_slow_steps_are_explained_by_the_part_that_grew() -> None:
     for number, length in enumerate((100, 100, 180, 100, 100)):
         made.step(number, at, at + length)
         made.op("enumerate(DataLoader)#_It.__next__", at, at + length - 90)
-        made.launch(
-            "k", (at + length - 80, at + length - 75), (at + length - 70, at + length - 10), number + 1
-        )
+        made.launch("k", (at + length - 80, at + length - 75), (at + length - 70, at + length - 10))
         at += length
     found = report("steps", made.trace())
     assert "1 slow step took 80.0 µs longer, 80.0 µs of that data loading" in found.verdict.sentence
@@ -319,12 +310,11 @@ def test_phases_are_outermost_ranges_and_the_autograd_threads() -> None:
 
 
 def test_kernels_by_kind_share_the_summed_time() -> None:
-    made = Made().launch("volta_sgemm_128x64_nn", (0, 1), (2, 62), 1)
+    made = Made().launch("volta_sgemm_128x64_nn", (0, 1), (2, 62))
     made.launch(
         "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>()",
         (1, 2),
         (62, 102),
-        2,
     )
     found = report("kernels", made.trace())
     assert dict(found.table("kinds").rows.select("kind", "share").iter_rows()) == pytest.approx(
@@ -339,10 +329,10 @@ def test_kernels_by_kind_share_the_summed_time() -> None:
 
 def test_shares_are_of_the_work_that_figures_a_step_count() -> None:
     made = Made().step(1, 0, 100).step(2, 100, 200)
-    for correlation, start in enumerate((10, 110), 1):
-        made.launch("volta_sgemm_128x64_nn", (start, start + 1), (start + 2, start + 62), correlation)
-        made.launch("cunn_SoftMaxForward", (start + 1, start + 2), (start + 62, start + 82), correlation + 2)
-    made.launch("cunn_SoftMaxForward", (201, 202), (203, 303), 5)
+    for start in (10, 110):
+        made.launch("volta_sgemm_128x64_nn", (start, start + 1), (start + 2, start + 62))
+        made.launch("cunn_SoftMaxForward", (start + 1, start + 2), (start + 62, start + 82))
+    made.launch("cunn_SoftMaxForward", (201, 202), (203, 303))
     found = report("kernels", made.trace())
     rows = found.table("kinds").rows
     assert rows.select("per_step_ns", "share").rows() == [(60_000, 0.75), (20_000, 0.25)]

@@ -212,18 +212,17 @@ def test_compare_does_not_take_a_host_that_runs_ahead_for_a_faster_step() -> Non
 
 
 def test_compare_matches_a_sync_whose_line_moved() -> None:
-    from analyses.made import site
 
     def waits(line: int, syncs: int) -> Trace:
-        made, sites = Made(), []
+        made = Made()
         for number, at in made.steps(100):
             made.launch("k", (at, at + 5), (at + 6, at + 40), number * 10 + 1)
             for turn in range(syncs):
                 begin = at + 10 + turn * 20
                 made.op("aten::item", begin, begin + 16).call("cudaStreamSynchronize", begin + 1, begin + 15)
-                sites.append(site(begin + 16.5, f"train.py:{line} step"))
+                made.site(begin + 16.5, f"train.py:{line} step")
             made.launch("l", (at + 60, at + 65), (at + 66, at + 90), number * 10 + 2)
-        return made.trace(sites)
+        return made.trace()
 
     rows = compare(waits(31, 2), waits(47, 1)).table("syncs").rows
     assert rows.select("name", "before_count", "after_count").rows() == [("train.py:47 ← item", 2.0, 1.0)]

@@ -11,7 +11,7 @@ from tuiprof.model import Unavailable, Window
 
 
 def test_launches_whose_work_runs_after_the_window() -> None:
-    made = Made().launch("k", (0, 1), (2, 5), 1).launch("l", (10, 11), (40, 50), 2)
+    made = Made().launch("k", (0, 1), (2, 5)).launch("l", (10, 11), (40, 50))
     found = run("kernel_launches", made.trace(), Window(9_000, 30_000))
     assert isinstance(found, Unavailable)
     assert "runs later" in found.reason
@@ -30,7 +30,7 @@ def test_compiling_never_takes_more_than_the_window() -> None:
 
 
 def test_a_kernel_counts_for_its_time_in_the_window() -> None:
-    made = Made().launch("k", (0, 1), (10, 110), 1).launch("l", (2, 3), (110, 120), 2)
+    made = Made().launch("k", (0, 1), (10, 110)).launch("l", (2, 3), (110, 120))
     found = report("kernels", made.trace(), Window(100_000, 115_000))
     assert (found.fact("work_ns"), found.fact("busy_ns"), found.fact("overlap")) == (15_000, 15_000, 1)
     rows = found.table("kernels").rows
@@ -40,7 +40,7 @@ def test_a_kernel_counts_for_its_time_in_the_window() -> None:
 
 def test_a_steps_kernels_count_whole_where_the_device_lags_behind() -> None:
     made = Made().step(1, 0, 20).step(2, 20, 40)
-    made.launch("k", (1, 2), (5, 30), 1).launch("k", (21, 22), (30, 55), 2)
+    made.launch("k", (1, 2), (5, 30)).launch("k", (21, 22), (30, 55))
     trace = made.trace()
     step = trace.steps.window(1)
     found = report("kernels", trace, step)
@@ -51,11 +51,9 @@ def test_a_steps_kernels_count_whole_where_the_device_lags_behind() -> None:
 
 
 def test_idle_time_for_data_is_that_of_the_steps() -> None:
-    made = Made().launch("k", (0, 1), (2, 5), 1)
-    made.op("enumerate(DataLoader)#_It.__next__", 10, 30).launch(
-        "k", (31, 32), (33, 40), 2
-    )  # before any step
-    made.step(1, 50, 100).op("enumerate(DataLoader)#_It.__next__", 50, 60).launch("k", (61, 62), (63, 70), 3)
+    made = Made().launch("k", (0, 1), (2, 5))
+    made.op("enumerate(DataLoader)#_It.__next__", 10, 30).launch("k", (31, 32), (33, 40))  # before any step
+    made.step(1, 50, 100).op("enumerate(DataLoader)#_It.__next__", 50, 60).launch("k", (61, 62), (63, 70))
     found = report("data_loading", made.trace())
     assert found.fact("device_idle_ns_per_step") == 10_000
     causes = report("device_idle", made.trace()).table("causes").rows
@@ -71,10 +69,10 @@ def test_a_step_inside_another_has_what_it_holds_and_no_more() -> None:
 
 
 def test_two_threads_that_wait_starve_the_device_once() -> None:
-    made = Made().launch("k", (0, 1), (2, 10), 1)
-    made.call("cudaStreamSynchronize", 12, 20, track=BACKWARD, correlation=50)
-    made.call("cudaStreamSynchronize", 14, 18, correlation=51)
-    made.launch("k", (21, 22), (30, 40), 2)
+    made = Made().launch("k", (0, 1), (2, 10))
+    made.call("cudaStreamSynchronize", 12, 20, track=BACKWARD)
+    made.call("cudaStreamSynchronize", 14, 18)
+    made.launch("k", (21, 22), (30, 40))
     found = report("sync_events", made.trace())
     rows = found.table("syncs").rows
     # 12 to 14 while only the first waits, from 14 on for the one that began last.
@@ -101,8 +99,8 @@ def test_steps_are_compared_by_what_they_launched_and_waited_for() -> None:
     made = Made()
     for number in range(1, 4):
         at = number * 20
-        made.step(number, at, at + 20).launch("k", (at + 1, at + 2), (at + 5, at + 23), number)
-        made.call("cudaStreamSynchronize", at + 15, at + 18, correlation=50 + number)
+        made.step(number, at, at + 20).launch("k", (at + 1, at + 2), (at + 5, at + 23))
+        made.call("cudaStreamSynchronize", at + 15, at + 18)
     trace = made.trace()
     # Two whole steps, and the end of one in which there is a sync that belongs to no complete step.
     part = Window(34_000, 80_000)
@@ -114,7 +112,7 @@ def test_steps_are_compared_by_what_they_launched_and_waited_for() -> None:
 
 
 def test_a_device_that_never_idles_is_idle_for_no_time_a_step() -> None:
-    found = report("device_idle", Made().step(1, 0, 9).launch("k", (1, 2), (3, 9), 1).trace())
+    found = report("device_idle", Made().step(1, 0, 9).launch("k", (1, 2), (3, 9)).trace())
     assert (found.fact("idle_ns"), found.fact("idle_ns_per_step")) == (0, 0)
 
 
@@ -122,7 +120,7 @@ def test_operators_that_read_alike_are_compared_as_one() -> None:
     made = Made()
     for number, name in enumerate(("aten::add", "add")):
         made.op(name, number * 10, number * 10 + 5).launch(
-            "k", (number * 10 + 1, number * 10 + 3), (number * 10 + 4, number * 10 + 9), number + 1
+            "k", (number * 10 + 1, number * 10 + 3), (number * 10 + 4, number * 10 + 9)
         )
     trace = made.trace()
     rows = compare(trace, trace).table("launches").rows

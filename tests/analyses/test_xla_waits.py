@@ -68,10 +68,10 @@ def test_one_device_get_is_one_wait_and_none_where_nothing_was_read() -> None:
 
 
 def test_idle_time_before_the_copy_that_a_read_makes_itself_is_the_reads() -> None:
-    made = Made().launch("gemm", (0, 2), (3, 10), 1)
+    made = Made().launch("gemm", (0, 2), (3, 10))
     made.add("runtime", "np.asarray(jax.Array)", 5, 95).call("CopyRawToHost", 60, 62, correlation=2)
     made.kernel("MemcpyD2H", 70, 80, 2, category="memcpy")
-    made.launch("gemm", (100, 101), (105, 120), 3)
+    made.launch("gemm", (100, 101), (105, 120))
     row = report(made.trace()).table("syncs").rows.row(0, named=True)
     assert row["empty_ns"] == 25_000  # from the copy's end to the next product
     assert row["refill_ns"] == 60_000  # from the product's end to the copy

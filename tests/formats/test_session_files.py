@@ -181,6 +181,11 @@ def test_what_the_profiler_added_to_each_phase_is_read_from_whole_captured_steps
         steps.append(step | ({"dur": 90_000} if n == 30 else {}))
     log.write_text("".join(map(_line, steps)))
     assert uncaptured(trace).slowed_ns == {"backward": 300, "optimizer": 10, "": 190}
+    # The step after the window is recorded otherwise.
+    more = [{"t": "step", "n": 34, "dur": 50_000, "ph": steps[33]["ph"], "cap": True}]
+    started = json.dumps({"t": "capture", "state": "started", "first": 30, "last": 33}) + "\n"
+    log.write_text(started + "".join(map(_line, [*steps[:34], *more, *steps[35:]])))
+    assert uncaptured(trace).slowed_ns == {"backward": 300, "optimizer": 10, "": 190}
     # Those of later captures do not count: what an earlier one left slows them too.
     again = [step | {"n": step["n"] + 40, "dur": 9_000, "cap": step["n"] > 20} for step in steps]
     log.write_text("".join(map(_line, [*steps, *again])))

@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.predictions.cases import BF16, Case, Decoder, Step, UNet, adamw, resnet50, trained
+from tests.predictions.cases import BF16, Case, Decoder, Step, UNet, adamw, resnet50, sized, trained
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,6 @@ def here() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     return torch.device("cpu")
-
-
-def sized(full: int, tiny: int) -> int:
-    """Return a size on a GPU, or without one."""
-    return full if torch.cuda.is_available() else tiny
 
 
 def parallel(model: nn.Module, **how: Any) -> DistributedDataParallel:

@@ -1,8 +1,7 @@
 """Steps on a GPU with a planted cost: what a reviewer of a colleague's training script finds most often.
 
-None of these models and programs is in an earlier set; six are meant to be bound by the GPU, four by the host. They
-were written without a look at the rules, what they predict, or how the earlier sets were scored. Next to nothing can
-be won in ``protein-tokens``. Without a GPU everything is tiny, to see that it runs.
+None of these models and programs is in an earlier set; six are meant to be bound by the GPU, four by the host. Next to
+nothing can be won in ``protein-tokens``.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import BF16, Step, adamw, case, sized, trained
 
 # -- bound by the GPU ---------------------------------------------------------------------------------------
 

@@ -4,9 +4,7 @@ None of these models and programs is in an earlier set. ``smoothing-labels``, ``
 meant to be bound by the GPU, ``gine-readout``, ``ppo-units`` and ``dino-crops`` by the host. Four have more than one
 cost, of which the fix takes away the one that wins most, not the one that is seen first: ``keypoint-grid``,
 ``towers-adagrad``, ``grpo-old`` and ``jax-rates``. Every fix computes what its step computes: the same numbers, up to
-the order of sums. The lines that make a cost end in a comment with the name of the case. They were written without a
-look at the rules, what they predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that
-it runs.
+the order of sums.
 """
 
 from __future__ import annotations
@@ -23,12 +21,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.distributions import Categorical
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import BF16, DEVICE, Step, adamw, case, sized, trained
 from tests.predictions.set3_devices import jax_case
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-trained = functools.partial(trained, device=DEVICE)
 
 # -- language models ----------------------------------------------------------------------------------------
 

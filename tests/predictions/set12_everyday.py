@@ -1,19 +1,16 @@
 """Steps on a GPU with a planted cost: what the training code of ordinary good engineers loses time with.
 
 None of these models and programs is in an earlier set. ``segment-layout``, ``metaformer-norm``, ``vae-logistic``,
-``vq-codes``, ``sentences-anchor`` and ``waves-outside`` are meant to be bound by the GPU, the others by the host.
-Three have more than one cost, of which the fix takes away the one that wins most: ``vq-codes``, ``sentences-anchor``
-and ``crossnet-auc``; the rest stays. ``points-farthest`` is an inference loop. Every fix computes what its step
-computes: the same numbers, up to the order of sums or, in ``waves-outside``, up to their precision. The lines that
-make a cost end in a comment with the name of the case. They were written without a look at the rules, what they
-predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that it runs.
+``vq-codes``, ``sentences-anchor`` and ``waves-outside`` are meant to be bound by the GPU, the others by the host. Three
+have more than one cost, of which the fix takes away the one that wins most: ``vq-codes``, ``sentences-anchor`` and
+``crossnet-auc``; the rest stays. ``points-farthest`` is an inference loop. Every fix computes what its step computes:
+the same numbers, up to the order of sums or, in ``waves-outside``, up to their precision.
 """
 
 from __future__ import annotations
 
 import collections
 import copy
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -24,12 +21,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, case, trained
-from tests.predictions.rank_cases import sized
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-trained = functools.partial(trained, device=DEVICE)
+from tests.predictions.cases import BF16, DEVICE, ON_GPU, Step, case, sized, trained
 
 # -- bound by the GPU: images -------------------------------------------------------------------------------
 

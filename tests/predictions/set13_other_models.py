@@ -4,11 +4,8 @@
 ``whisper-meter`` are meant to be bound by the GPU, the others by the host. Three have more than one cost, of which the
 fix takes away the one that wins most: ``barlow-correlation``, ``yolo-layout`` and ``dreamer-frames``; the rest stays.
 ``tracker-peak`` is an inference loop, ``satellite-prefetch`` copies on a stream of its own, ``bloom-distances``
-computes the same in each layer, and the fix of ``whisper-meter`` is expected to win next to nothing. Every fix
-computes what its step computes: the same numbers, up to the order of sums or, in ``barlow-correlation``, up to their
-precision. The lines that make a cost end in a comment with the name of the case. They were written without a look at
-the rules, what they predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that it
-runs.
+computes the same in each layer, and the fix of ``whisper-meter`` is expected to win next to nothing. Every fix computes
+what its step computes: the same numbers, up to the order of sums or, in ``barlow-correlation``, up to their precision.
 """
 
 from __future__ import annotations
@@ -25,12 +22,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, case, trained
-from tests.predictions.rank_cases import sized
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-trained = functools.partial(trained, device=DEVICE)
+from tests.predictions.cases import BF16, DEVICE, ON_GPU, Step, case, sized, trained
+from tests.predictions.set11_copied_code import Basic
 
 # -- bound by the GPU: attention ----------------------------------------------------------------------------
 
@@ -276,27 +269,13 @@ def _(bad: bool) -> Step:
     return trained(model, lambda: F.cross_entropy(model(x).float(), y))
 
 
-class TwoConvs(nn.Module):
-    """Two convolutions beside a way around them."""
-
-    def __init__(self, a: int, b: int, stride: int) -> None:
-        super().__init__()
-        self.one, self.two = nn.Conv2d(a, b, 3, stride, 1, bias=False), nn.Conv2d(b, b, 3, 1, 1, bias=False)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(b) for _ in range(2))
-        self.side = nn.Conv2d(a, b, 1, stride, bias=False) if stride > 1 or a != b else nn.Identity()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norms[1](self.two(F.relu(self.norms[0](self.one(x)))))
-        return F.relu(y + self.side(x))
-
-
 def resnet18(width: int) -> nn.Sequential:
     """Return a residual network of 18 layers for small images, without its head."""
     layers: list[nn.Module] = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     layers.append(nn.MaxPool2d(3, 2, 1))
     a = width
     for b, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
-        layers += [TwoConvs(a, b, stride), TwoConvs(b, b, 1)]
+        layers += [Basic(a, b, stride), Basic(b, b, 1)]
         a = b
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
@@ -467,7 +446,7 @@ class Tower(nn.Module):
         self.begin = nn.Sequential(
             nn.Conv2d(planes, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
         )
-        self.body = nn.Sequential(*(TwoConvs(width, width, 1) for _ in range(depth)))
+        self.body = nn.Sequential(*(Basic(width, width, 1) for _ in range(depth)))
         self.move = nn.Sequential(nn.Conv2d(width, 32, 1), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 64, moves))
         self.wins = nn.Sequential(nn.Conv2d(width, 8, 1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 3))
 

@@ -1,19 +1,16 @@
 """Steps on a GPU with a planted cost: code as papers publish it, in models that no earlier set has.
 
-``fno-decode``, ``shufflenet-groups``, ``style-vgg``, ``cameras-lift`` and ``stereo-zeros`` are meant to be bound by
-the GPU, the others by the host. Three have more than one cost, of which the fix takes away the one that wins most:
+``fno-decode``, ``shufflenet-groups``, ``style-vgg``, ``cameras-lift`` and ``stereo-zeros`` are meant to be bound by the
+GPU, the others by the host. Three have more than one cost, of which the fix takes away the one that wins most:
 ``scenes-iou``, ``nfnet-clipping`` and ``style-vgg``; the rest stays. ``tacotron-eager`` is an inference loop, and the
-fix of ``stereo-zeros`` is expected to win next to nothing. Every fix computes what its step computes: the same
-numbers, up to the order of sums or, in ``fno-decode``, up to their precision. The lines that make a cost end in a
-comment with the name of the case. They were written without a look at the rules, what they predict, or how the
-earlier sets were scored. Without a GPU everything is tiny, to see that it runs.
+fix of ``stereo-zeros`` is expected to win next to nothing. Every fix computes what its step computes: the same numbers,
+up to the order of sums or, in ``fno-decode``, up to their precision.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,18 +18,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-trained = functools.partial(trained, device=DEVICE)
-
-
-def sent(values: np.ndarray | torch.Tensor, **how: Any) -> torch.Tensor:
-    """Copy an array to the GPU by way of pinned memory, without waiting for it unless asked to."""
-    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-    return (tensor.pin_memory() if ON_GPU else tensor).to(DEVICE, **({"non_blocking": True} | how))
+from tests.predictions.cases import DEVICE, ON_GPU, Step, adamw, case, sent, sized, trained
+from tests.predictions.set12_everyday import graphed
 
 
 def conv(a: int, b: int, size: int = 3, stride: int = 1, **how: Any) -> nn.Sequential:
@@ -811,26 +798,6 @@ class Tacotron(nn.Module):
             out.append(self.frame(torch.cat([b[0], seen], 1)))  # cost: tacotron-eager
             last = out[-1][:, : self.bands]
         return torch.stack(out, 2)
-
-
-def graphed(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Any:
-    """Return a function of one tensor, recorded as a CUDA graph."""
-    into, side = x.clone(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            function(into)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = function(into)
-
-    def replayed(x: torch.Tensor) -> torch.Tensor:
-        into.copy_(x)
-        graph.replay()
-        return out
-
-    return replayed
 
 
 @case(

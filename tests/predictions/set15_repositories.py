@@ -5,15 +5,12 @@
 the fix takes away the one that wins most: ``codec-snake``, ``flow-deltas`` and ``glow-started``; the rest stays.
 ``pose-graph`` is an inference loop, and the fix of ``restormer-adam`` is expected to win next to nothing. Every fix
 computes what its step computes: the same numbers, up to the order of sums or, in ``faces-cosine``, up to their
-precision. The lines that make a cost end in a comment with the name of the case. They were written without a look at
-the rules, what they predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that it
-runs.
+precision.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from typing import Any
 
@@ -22,18 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-trained = functools.partial(trained, device=DEVICE)
-
-
-def sent(values: np.ndarray) -> torch.Tensor:
-    """Copy an array to the GPU by way of pinned memory, without waiting for it."""
-    tensor = torch.from_numpy(values)
-    return (tensor.pin_memory() if ON_GPU else tensor).to(DEVICE, non_blocking=True)
+from tests.predictions.cases import BF16, DEVICE, ON_GPU, Step, adamw, case, sent, sized, trained
 
 
 class Layer(nn.Module):

@@ -1,19 +1,15 @@
 """Steps on a GPU with a planted cost: what engineers at work lose time with, in models that no earlier set has.
 
-``qwen-eager``, ``weather-latitudes``, ``densenet-layout``, ``llava-projector``, ``sam-prompts`` and
-``albert-pageable`` are meant to be bound by the GPU, the others by the host. Three have more than one cost, of which
-the fix takes away the one that wins most: ``qwen-eager``, ``densenet-layout`` and ``byol-views``; the rest stays.
-``regnet-labels`` is an inference loop, and the fix of ``albert-pageable`` is expected to win next to nothing. Every fix
-computes what its step computes: the same numbers, up to the order of sums or, in ``weather-latitudes``, up to their
-precision. The lines that make a cost end in a comment with the name of the case. They were written without a look at
-the rules, what they predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that it
-runs.
+``qwen-eager``, ``weather-latitudes``, ``densenet-layout``, ``llava-projector``, ``sam-prompts`` and ``albert-pageable``
+are meant to be bound by the GPU, the others by the host. Three have more than one cost, of which the fix takes away the
+one that wins most: ``qwen-eager``, ``densenet-layout`` and ``byol-views``; the rest stays. ``regnet-labels`` is an
+inference loop, and the fix of ``albert-pageable`` is expected to win next to nothing. Every fix computes what its step
+computes: the same numbers, up to the order of sums or, in ``weather-latitudes``, up to their precision.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 from typing import Any
 
@@ -22,40 +18,19 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-trained = functools.partial(trained, device=DEVICE)
-
-
-def sent(values: np.ndarray) -> torch.Tensor:
-    """Copy an array to the GPU by way of pinned memory, without waiting for it."""
-    tensor = torch.from_numpy(values)
-    return (tensor.pin_memory() if ON_GPU else tensor).to(DEVICE, non_blocking=True)
-
-
-def channels_last(value: Any) -> Any:
-    """Return a model or images in that layout on a GPU; on a CPU, some of its convolutions crash."""
-    return value.to(memory_format=torch.channels_last) if ON_GPU else value
-
-
-class Layer(nn.Module):
-    """A transformer layer with its norms first."""
-
-    def __init__(self, width: int, heads: int, *, causal: bool = False) -> None:
-        super().__init__()
-        self.heads, self.causal = heads, causal
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        x = x + self.out(y.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norms[1](x))))
+from tests.predictions.cases import (
+    BF16,
+    DEVICE,
+    ON_GPU,
+    Step,
+    adamw,
+    case,
+    channels_last,
+    sent,
+    sized,
+    trained,
+)
+from tests.predictions.set15_repositories import Layer
 
 
 class VisionTransformer(nn.Module):

@@ -4,15 +4,12 @@
 bound by the GPU, the others by the host. Two have more than one cost, of which the fix takes away the one that wins
 most: ``roberta-head`` and ``shakespeare-heads``; the rest stays. ``esrgan-tiles`` is an inference loop, and the fix of
 ``inception-item`` is expected to win next to nothing. Every fix computes what its step computes: the same numbers, up
-to the order of sums or, in ``roberta-head``, up to their precision. The lines that make a cost end in a comment with
-the name of the case. They were written without a look at the rules, what they predict, or how the earlier sets were
-scored. Without a GPU everything is tiny, to see that it runs.
+to the order of sums or, in ``roberta-head``, up to their precision.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import math
 import zlib
@@ -24,24 +21,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-trained = functools.partial(trained, device=DEVICE)
-
-
-def sent(values: np.ndarray) -> torch.Tensor:
-    """Copy an array to the GPU by way of pinned memory, without waiting for it."""
-    tensor = torch.from_numpy(values)
-    return (tensor.pin_memory() if ON_GPU else tensor).to(DEVICE, non_blocking=True)
-
-
-def channels_last(value: Any) -> Any:
-    """Return a model or images in that layout on a GPU; on a CPU, some of its convolutions crash."""
-    return value.to(memory_format=torch.channels_last) if ON_GPU else value
-
+from tests.predictions.cases import (
+    BF16,
+    DEVICE,
+    ON_GPU,
+    Step,
+    adamw,
+    case,
+    channels_last,
+    sent,
+    sized,
+    trained,
+)
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -5,14 +5,11 @@
 the fix leaves: ``whisper-softmax`` and ``vae-hooks``. The Python of ``captioner-report`` runs while the GPU is busy
 with the step before, so that its fix is expected to win next to nothing. ``reranker-adapters`` is an inference loop.
 Every fix computes what its step computes: the same numbers, up to the order of sums or, in ``superglue-double``, up to
-their precision. The lines that make a cost end in a comment with the name of the case. They were written without a look
-at the rules, what they predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that it
-runs.
+their precision.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import time
@@ -26,21 +23,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-trained = functools.partial(trained, device=DEVICE)
-
-
-def channels_last(value: Any) -> Any:
-    """Return a model or images in that layout on a GPU; on a CPU, some of its convolutions crash."""
-    return value.to(memory_format=torch.channels_last) if ON_GPU else value
-
-
-def pinned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.pin_memory() if ON_GPU else tensor
+from tests.predictions.cases import (
+    BF16,
+    DEVICE,
+    ON_GPU,
+    Step,
+    adamw,
+    case,
+    channels_last,
+    pinned,
+    sized,
+    trained,
+)
 
 
 class Layer(nn.Module):

@@ -2,14 +2,11 @@
 
 ``unet-layout``, ``gpt-float-head``, ``vit-written-norm``, ``mlp-foreach`` and ``resnet18-pageable`` are meant to be
 bound by the GPU, the others by the host. Every fix computes what its step computes: the same numbers, up to the order
-of sums or, in ``gpt-float-head``, up to their precision. The lines that make a cost end in a comment with the name of
-the case. They were written without a look at the rules, what they predict, or how the earlier sets were scored.
-Without a GPU everything is tiny, to see that it runs.
+of sums or, in ``gpt-float-head``, up to their precision.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -19,17 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-trained = functools.partial(trained, device=DEVICE)
-
-
-def channels_last(value: Any) -> Any:
-    """Return a model or images in that layout on a GPU; on a CPU, some of its convolutions crash."""
-    return value.to(memory_format=torch.channels_last) if ON_GPU else value
+from tests.predictions.cases import BF16, DEVICE, ON_GPU, Step, adamw, case, channels_last, sized, trained
 
 
 class Layer(nn.Module):

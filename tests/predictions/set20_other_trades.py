@@ -3,9 +3,7 @@
 ``musicgen-math``, ``pixart-prompt``, ``vits-segments``, ``cyclegan-targets`` and ``jax-word-vectors`` are meant to be
 bound by the GPU, the others more or less by the host. ``musicgen-math`` and ``electra-micro`` have a second, smaller
 cost, which their fix leaves as it is. Next to nothing can be won in ``cyclegan-targets``. Every fix computes what its
-step computes: the same numbers, up to rounding. The lines that make a cost end in a comment with the name of the case.
-They were written without a look at the rules, what they predict, or how the earlier sets were scored. Without a GPU
-everything is tiny, to see that it runs.
+step computes: the same numbers, up to rounding.
 """
 
 from __future__ import annotations
@@ -21,12 +19,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import BF16, DEVICE, ON_GPU, Step, adamw, case, channels_last, sized, trained
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set19_plain_steps import DEVICE, ON_GPU, Text, channels_last, layers, resnet18
-
-trained = functools.partial(trained, device=DEVICE)
+from tests.predictions.set19_plain_steps import Text, layers, resnet18
 
 
 def split(x: torch.Tensor, heads: int) -> torch.Tensor:

@@ -1,22 +1,15 @@
 """Steps on a GPU with a planted cost: a module of the model computes the same several times in a step.
 
-They were written with the advice that would be right, after the rule for it. Without a GPU everything is tiny, to see
-that it runs.
+They were written with the advice that would be right, after the rule for it.
 """
 
 from __future__ import annotations
-
-import functools
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, case, trained
-from tests.predictions.rank_cases import sized
-from tests.predictions.set19_plain_steps import DEVICE
-
-trained = functools.partial(trained, device=DEVICE)
+from tests.predictions.cases import BF16, DEVICE, Step, case, sized, trained
 
 
 class Speller(nn.Module):

@@ -2,15 +2,13 @@
 at what surrounds it, tells what it costs.
 
 ``hydranet-backwards``, ``imagegpt-mask``, ``reidentify-sort``, ``graphcast-deterministic``, ``maskgit-workers``,
-``distilbert-padding``, ``pythia-prefix`` and ``jax-nemotron-remat`` are meant to be bound by the GPU, the others by
-the host. ``hydranet-backwards`` and ``nbeats-plateau`` have a second, smaller cost, which their fix leaves as it is.
-Next to nothing can be won in ``maskgit-workers``. ``reidentify-sort``, ``pythia-prefix`` and ``painn-validation`` are
-loops of inference or validation. ``distilbert-padding`` and ``pythia-prefix`` train and run models of transformers.
-Every fix computes what its step computes: the same numbers, up to rounding and the order of sums; only what
-``sac-choice`` draws are other numbers of the same distribution. The rules that are named are those that would be
-right; where there is none for a cost, its name is made up. The lines that make a cost end in a comment with the name of
-the case. They were written without a look at the rules, what they predict, or how the earlier sets were scored. Without
-a GPU everything is tiny, to see that it runs.
+``distilbert-padding``, ``pythia-prefix`` and ``jax-nemotron-remat`` are meant to be bound by the GPU, the others by the
+host. ``hydranet-backwards`` and ``nbeats-plateau`` have a second, smaller cost, which their fix leaves as it is. Next
+to nothing can be won in ``maskgit-workers``. ``reidentify-sort``, ``pythia-prefix`` and ``painn-validation`` are loops
+of inference or validation. ``distilbert-padding`` and ``pythia-prefix`` train and run models of transformers. Every fix
+computes what its step computes: the same numbers, up to rounding and the order of sums; only what ``sac-choice`` draws
+are other numbers of the same distribution. The rules that are named are those that would be right; where there is none
+for a cost, its name is made up.
 """
 
 from __future__ import annotations
@@ -28,25 +26,23 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import (
+    BF16,
+    DEVICE,
+    ON_GPU,
+    Step,
+    adamw,
+    case,
+    channels_last,
+    pinned,
+    sent,
+    sized,
+    trained,
+)
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set19_plain_steps import DEVICE, ON_GPU, Text, channels_last
+from tests.predictions.set19_plain_steps import Text
 
 LOG = logging.getLogger(__name__)
-
-trained = functools.partial(trained, device=DEVICE)
-
-
-def pinned(values: np.ndarray | torch.Tensor) -> torch.Tensor:
-    """Return an array or tensor in memory that the GPU can copy from by itself."""
-    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-    return tensor.pin_memory() if ON_GPU else tensor
-
-
-def sent(values: np.ndarray | torch.Tensor) -> torch.Tensor:
-    """Copy an array or tensor to the GPU without waiting for it."""
-    return pinned(values).to(DEVICE, non_blocking=True)
 
 
 def mlp(a: int, width: int, b: int) -> nn.Sequential:

@@ -1,6 +1,6 @@
 """Steps on a GPU whose texts are padded to a fixed length that no text of a batch has.
 
-They were written with the rule for it. Without a GPU everything is tiny, to see that it runs.
+They were written with the rule for it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import Step, case, trained
-from tests.predictions.rank_cases import sized
-from tests.predictions.set19_plain_steps import DEVICE
-
-trained = functools.partial(trained, device=DEVICE)
+from tests.predictions.cases import DEVICE, Step, case, sized, trained
 
 
 class Reader(nn.Module):

@@ -3,9 +3,7 @@
 ``clicks-adam`` and ``answers-index`` have a second, smaller cost, which their fix leaves as it is. Next to nothing can
 be won in ``solar-item``. ``thumbnails-graph`` and ``answers-index`` are servers. Every fix computes what its step
 computes, up to rounding; only the lazy Adam of ``clicks-adam`` leaves rows alone that are not in the batch. The rules
-that are named are those that would be right; where there is none for a cost, the most similar. The lines that make a
-cost end in a comment with the name of the case. They were written without a look at the rules, what they predict, or
-how the earlier sets were scored.
+that are named are those that would be right; where there is none for a cost, the most similar.
 """
 
 from __future__ import annotations
@@ -31,11 +29,11 @@ from tests.predictions.set3_devices import jax_case
 trained = functools.partial(trained, autocast=False, device="cpu")
 
 
-def mlp(*widths: int) -> nn.Sequential:
-    """Return linear layers with a ReLU between them."""
+def mlp(*widths: int, between: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Return linear layers with an activation between them."""
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(widths):
-        layers += [nn.Linear(a, b), nn.ReLU()]
+        layers += [nn.Linear(a, b), between()]
     return nn.Sequential(*layers[:-1])
 
 

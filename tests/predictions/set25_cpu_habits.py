@@ -2,13 +2,11 @@
 
 ``poems-prefix`` is a server. Every fix computes what its step computes, up to rounding; ``films-negatives`` and
 ``signs-augment`` draw other random numbers than their fixes. No rule was made for the costs of ``ground-inverse`` and
-``pairs-broadcast`` then: the most similar are named, too. The lines that make a cost end in a comment with the name of
-the case. They were written without a look at the rules, what they predict, or how the earlier sets were scored.
+``pairs-broadcast`` then: the most similar are named, too.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import os
@@ -21,20 +19,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from tests.predictions.cases import Step, case, trained
+from tests.predictions.cases import Step, case
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set24_on_a_cpu import endless
-
-trained = functools.partial(trained, autocast=False, device="cpu")
-
-
-def mlp(*widths: int, between: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Return linear layers with an activation between them."""
-    layers: list[nn.Module] = []
-    for a, b in itertools.pairwise(widths):
-        layers += [nn.Linear(a, b), between()]
-    return nn.Sequential(*layers[:-1])
-
+from tests.predictions.set24_on_a_cpu import endless, mlp, trained
 
 # -- equations and processes --------------------------------------------------------------------------------
 

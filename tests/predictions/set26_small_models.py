@@ -3,8 +3,7 @@
 ``fans-pruned`` is a server. Every fix computes what its step computes, up to rounding; only ``bids-iter`` draws other
 rows than its fix. Next to nothing can be won in ``prototypes-sinkhorn`` and ``cheetah-zeros``. No rule was made for the
 costs of ``delays-experts``, ``fans-pruned``, ``molecules-dense`` and ``faces-queue`` then: the most similar are named,
-too. Where bfloat16 may precede, it was measured to save more. The lines that make a cost end in a comment with the name
-of the case. They were written without a look at the rules, what they predict, or how the earlier sets were scored.
+too. Where bfloat16 may precede, it was measured to save more.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.predictions.cases import Step, case
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set25_cpu_habits import mlp, trained
+from tests.predictions.set24_on_a_cpu import mlp, trained
 
 # -- tables -------------------------------------------------------------------------------------------------
 

@@ -6,14 +6,11 @@
 can be won in ``nerf-frequencies`` and ``hourglass-foreach``. ``dit-guidance`` and ``segformer-confusion`` are loops of
 inference and validation. ``gpt2-gelu`` and ``segformer-confusion`` run models of transformers. Every fix computes what
 its step computes: the same numbers, up to the order of sums or, in ``monodepth-float32`` and ``gpt2-gelu``, up to their
-precision. The rules that are named are those that would be right. The lines that make a cost end in a comment with the
-name of the case. They were written without a look at the rules, what they predict, or how the earlier sets were scored.
-Without a GPU everything is tiny, to see that it runs.
+precision. The rules that are named are those that would be right.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -24,12 +21,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import BF16, DEVICE, ON_GPU, Step, adamw, case, channels_last, sized, trained
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set19_plain_steps import DEVICE, ON_GPU, BasicBlock, channels_last
-
-trained = functools.partial(trained, device=DEVICE)
+from tests.predictions.set19_plain_steps import BasicBlock
 
 
 def conv(a: int, b: int, kernel: int = 3, stride: int = 1, dilation: int = 1) -> nn.Sequential:

@@ -5,14 +5,11 @@
 ``perceiver-clipping`` has a second, smaller cost, which its fix leaves as it is. Next to nothing can be won in
 ``dlrm-figures``. ``dino-pageable`` is a loop of inference. Every fix computes what its step computes: the same numbers,
 up to the order of sums or, in ``centernet-tf32`` and ``mamba-float32``, up to their precision; ``convnext-decode`` and
-``t5-spans`` have the same data in both variants. The rules that are named are those that would be right. The lines that
-make a cost end in a comment with the name of the case. They were written without a look at the rules, what they
-predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that it runs.
+``t5-spans`` have the same data in both variants. The rules that are named are those that would be right.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import zlib
@@ -24,13 +21,21 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Bottleneck, Step, adamw, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import (
+    BF16,
+    DEVICE,
+    ON_GPU,
+    Bottleneck,
+    Step,
+    adamw,
+    case,
+    channels_last,
+    sized,
+    trained,
+)
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set19_plain_steps import DEVICE, ON_GPU, Text, ViT, channels_last, layers
+from tests.predictions.set19_plain_steps import Text, ViT, layers
 from tests.predictions.set27_plain_models import conv
-
-trained = functools.partial(trained, device=DEVICE)
 
 
 def heads_of(x: torch.Tensor, heads: int) -> torch.Tensor:

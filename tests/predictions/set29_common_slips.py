@@ -5,14 +5,11 @@
 has two smaller costs besides, which its fix leaves as they are. ``act-policy`` is a loop of inference. Every fix
 computes what its step computes: the same numbers, up to the order of sums, in ``patchtst-float32`` and ``yolov4-mish``
 up to their precision, and in ``codegen-dropout`` up to which weights are dropped. The rules that are named are those
-that would be right. The lines that make a cost end in a comment with the name of the case. They were written without a
-look at the rules, what they predict, or how the earlier sets were scored. Without a GPU everything is tiny, to see that
-it runs.
+that would be right.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import itertools
 import math
@@ -25,16 +22,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import Step, adamw, case, trained
+from tests.predictions.cases import DEVICE, ON_GPU, Step, adamw, case, channels_last, sized, trained
 from tests.predictions.graphed import graphed
-from tests.predictions.rank_cases import sized
 from tests.predictions.set3_devices import jax_case
-from tests.predictions.set19_plain_steps import DEVICE, ON_GPU, Text, channels_last, layers
+from tests.predictions.set19_plain_steps import Text, layers
 from tests.predictions.set27_plain_models import conv, residual_stages
 from tests.predictions.set28_mixed_trades import heads_of, joined
-
-trained = functools.partial(trained, device=DEVICE)
-
 
 # -- bound by the GPU ---------------------------------------------------------------------------------------
 

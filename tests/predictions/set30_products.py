@@ -1,22 +1,16 @@
 """Steps on a CPU whose matrix products cost more than they have to: their order, their rows, one at a time.
 
-They were written together with the rules for them. Every fix computes what its step computes, up to rounding. The lines
-that make a cost end in a comment with the name of the case.
+They were written together with the rules for them. Every fix computes what its step computes, up to rounding.
 """
 
 from __future__ import annotations
-
-import functools
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import Step, case, trained
-from tests.predictions.set25_cpu_habits import mlp
-
-trained = functools.partial(trained, autocast=False, device="cpu")
-
+from tests.predictions.cases import Step, case
+from tests.predictions.set24_on_a_cpu import mlp, trained
 
 # -- the order of products ----------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """Steps on a GPU with a planted cost: the seventh set, models that are bound by the GPU.
 
-They were written without a look at the rules, what they predict, or how the earlier sets were scored. The steps that
-are bound by the host are in :mod:`tests.predictions.set7_host_bound`.
+The steps that are bound by the host are in :mod:`tests.predictions.set7_host_bound`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Steps on a GPU with a planted cost: a set of models and programs that no earlier set has, half bound by the host.
 
-They were written without a look at the rules, what they predict, or how the earlier sets were scored. Next to nothing
-can be won in ``nerf-product`` and ``dlrm-logs``.
+Next to nothing can be won in ``nerf-product`` and ``dlrm-logs``.
 """
 
 from __future__ import annotations

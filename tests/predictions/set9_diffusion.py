@@ -1,8 +1,7 @@
 """Steps on a GPU with a planted cost: what shops train of their own, from diffusion transformers to tables and robots.
 
-None of these models and programs is in an earlier set; eight are meant to be bound by the GPU, six by the host. They
-were written without a look at the rules, what they predict, or how the earlier sets were scored. Next to nothing can
-be won in ``edsr-kinds`` and ``conformer-log``. Without a GPU everything is tiny, to see that it runs.
+None of these models and programs is in an earlier set; eight are meant to be bound by the GPU, six by the host. Next to
+nothing can be won in ``edsr-kinds`` and ``conformer-log``.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Decoder, Step, case, trained
-from tests.predictions.rank_cases import sized
+from tests.predictions.cases import BF16, Decoder, Step, case, sized, trained
 from tests.predictions.set3_devices import jax_case
 from tests.predictions.set8_language import repeated
 

@@ -65,10 +65,7 @@ def test_a_few_batches_of_a_run_are_looked_at(
 
 
 def test_no_mode_of_the_script_sees_that_batches_are_looked_at(run_forked: Callable[..., Run]) -> None:
-    script = (
-        TEXTS
-        + MODES
-        + """
+    script = """
 import sys
 ready = [collate(texts[:8]) for _ in range(5)]
 with Functions(), Dispatch():
@@ -78,9 +75,8 @@ with Functions(), Dispatch():
 del batch
 print(len(seen), *seen, *(sys.getrefcount(batch["input_ids"]) for batch in ready))
 """
-    )
-    looked = run_forked(script)
-    plain = run_forked(script, TUIPROF_SESSION="")
+    looked = run_forked(TEXTS + MODES + script)
+    plain = run_forked(TEXTS + MODES + script, TUIPROF_SESSION="")
     assert [one.n for one in looked.of(records.BatchPadding)] == [1, 2, 4]
     assert int(looked.out.split()[0]) > 50
     assert (looked.code, looked.out) == (plain.code, plain.out) == (0, plain.out)

@@ -667,9 +667,7 @@ train(loader)
 def test_a_capture_with_stacks_leaves_the_scripts_profiler_in_place(
     run_forked: Callable[..., Run], first: int
 ) -> None:
-    script = (
-        MODEL
-        + f"""
+    script = f"""
 import cProfile, sys
 profile = cProfile.Profile()
 for n in range(8):
@@ -678,8 +676,7 @@ for n in range(8):
 profile.disable()
 print([entry.callcount for entry in profile.getstats() if getattr(entry.code, "co_name", "") == "train"])
 """
-    )
-    done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 3, "stack": True}])
+    done = run_forked(MODEL + script, requests=[{"id": "a", "steps": 3, "at": 3, "stack": True}])
     assert (done.code, done.out) == (0, f"[{8 - first}]\n"), done.err
     assert done.captures("a")[-1].state == "written"
 
@@ -862,14 +859,11 @@ import _tuiprof_probe.steps.counting as steps
 def broken(*_): raise ZeroDivisionError("planted")
 for name in sys.argv[1:]: setattr(steps.Steps, name, broken)
 """
-    script = (
-        MODEL.replace("torch.manual_seed", plant + "torch.manual_seed")
-        + """
+    script = """
 train(DataLoader(data, batch_size=64)); print(float(model(data[0][0])))
 """
-    )
     names = ["data_begins", "optimizer_ended"]
-    broken = run_forked(script, *names)
+    broken = run_forked(MODEL.replace("torch.manual_seed", plant + "torch.manual_seed") + script, *names)
     assert float(broken.out)
     (writer,) = broken.logs  # without an optimizer hook there is no step, but there is something to say
     hooks = sorted(

@@ -92,17 +92,13 @@ for _ in range(20):
 
 
 def test_no_mode_of_the_script_sees_that_parameters_are_looked_at(run_forked: Callable[..., Run]) -> None:
-    script = (
-        TRAINING
-        + MODES
-        + """
+    script = """
 with Functions(), Dispatch():
     for _ in range(20): train()
 print(len(seen), *seen)
 """
-    )
-    looked = run_forked(script, requests=[CAPTURE])
-    plain = run_forked(script, TUIPROF_SESSION="")
+    looked = run_forked(TRAINING + MODES + script, requests=[CAPTURE])
+    plain = run_forked(TRAINING + MODES + script, TUIPROF_SESSION="")
     assert looked.of(records.Weights)
     assert int(looked.out.split()[0]) > 50
     assert (looked.code, looked.out) == (plain.code, plain.out) == (0, plain.out)

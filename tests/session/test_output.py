@@ -25,8 +25,9 @@ from tuiprof.session.store.output import LONGEST_LINE, OutputReader, Tee, last_l
         (b" 10%|#   |\r 50%|##  |\r100%|####|\r", "100%|####|"),
         (b"a\tb", "a       b"),
         (b"\x00\x07\xff", "\ufffd\ufffd\ufffd"),
-        ("\u202eevil \u009b31m".encode(), "\ufffdevil "),
+        ("\u202eevil \u009b31m".encode(), "\ufffdevil"),
         (b"[bold]markup[/]", "[bold]markup[/]"),
+        (b"Total params: 9.9 K          ", "Total params: 9.9 K"),
     ],
 )
 def test_safe_line(raw: bytes, shown: str) -> None:
@@ -53,6 +54,32 @@ def test_marks_of_the_profiler_are_kept_and_not_shown(tmp_path: Path) -> None:
     assert last_lines(path) == ["last"]
     assert last_lines(path, 2) == ["USDT:2026 is mine", "last"]
     assert last_lines(tmp_path / "none") == []
+
+
+def test_of_a_progress_bar_below_another_only_the_last_state_is_shown(tmp_path: Path) -> None:
+    """As tqdm writes them: an evaluation (``position=1``) below the bar of the training."""
+    path = tmp_path / "stderr.log"
+    reader = OutputReader(path)
+    up = b"\x1b[A"
+    with open(path, "wb", buffering=0) as file:
+        file.write(
+            b"\r 30%|###| 60/200" + b"".join(b"\n\r%3d%%|#| %d/25" % (4 * n, n) + up for n in range(1, 9))
+        )
+        assert (reader.poll(), reader.unfinished) == ([" 30%|###| 60/200"], " 32%|#| 8/25")
+        file.write(b"\n\r 36%|#| 9/25" + up)
+        assert (reader.poll(), reader.unfinished) == ([], " 36%|#| 9/25")
+        file.write(b"\r      \r\n\r      \r" + up + b"\r 31%|###| 61/200")
+        assert (reader.poll(), reader.unfinished) == ([], " 31%|###| 61/200")
+    reader.close()
+
+
+def test_a_mark_of_the_profiler_within_a_progress_bar_does_not_end_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "stderr.log"
+    mark = b"USDT:2026-11-22 03:54:39 21734:21734 SyncActivityProfilerHandler.cpp:52] profiler_start\n"
+    path.write_bytes(b"\r 13%|#| 26/200" + mark + b"\r 15%|#| 30/200")
+    reader = OutputReader(path)
+    assert (reader.poll(), reader.unfinished) == ([], " 15%|#| 30/200")
+    reader.close()
 
 
 def test_lines_are_followed(tmp_path: Path) -> None:

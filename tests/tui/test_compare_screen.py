@@ -10,6 +10,7 @@ from made_traces import MS, small_trace, trace_of
 from on_screen import press, running, screen_text, until, until_shown
 from textual.pilot import Pilot
 
+from tuiprof.resources import shipped
 from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.compare.charts import StepPair, column_heights
@@ -145,6 +146,16 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
         )
 
 
+async def test_enter_is_offered_only_where_rows_have_events(pair: tuple[Path, Path]) -> None:
+    async with app_of(pair).run_test(size=(140, 48)) as pilot:
+        view = await shown(pilot)
+        assert view.current == "metrics"
+        assert "enter open" not in screen_text(pilot.app)
+        await press(pilot, str(view.tabs.index("kernels") + 1), shows="enter open")
+        await pilot.press("1")
+        await until(pilot, lambda: "enter open" not in screen_text(pilot.app))
+
+
 async def test_both_timelines_move_together(pair: tuple[Path, Path]) -> None:
     async with app_of(pair).run_test(size=(140, 48)) as pilot:
         view = await shown(pilot)
@@ -242,6 +253,16 @@ async def test_c_compares_an_open_trace_with_one_beside_it(pair: tuple[Path, Pat
         await press(pilot, "q", "c", "end", "enter", shows="compare with")
         assert isinstance(app.screen, TextForm)
         await press(pilot, *str(slow), "enter", shows=("before slow.json", "faster"))
+
+
+async def test_a_trace_of_a_session_is_called_after_it_wherever_it_is_named(tmp_path: Path) -> None:
+    traces = shipped("traces") / "session-metrics-naive" / "traces"
+    [trace] = traces.glob("*.gz")
+    app = TuiprofApp(Start("trace", trace, sessions=tmp_path))
+    async with running(app, "session-metrics-naive", "saves about") as (app, pilot):
+        await press(pilot, "c", shows="baseline for session-metrics-naive")
+        await press(pilot, "escape", "e", shows="/session_metrics_naive.")
+        assert "all 1 analyses" not in screen_text(app)
 
 
 def test_counterparts_have_the_same_name_step_and_place() -> None:

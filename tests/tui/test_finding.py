@@ -53,6 +53,16 @@ def test_a_finding_says_how_much_where_what_to_write_and_which_keys() -> None:
     assert fix.rstrip().endswith("C copy P prove")
 
 
+def test_a_place_that_is_too_long_is_cut_in_its_middle() -> None:
+    kernel = "linear, cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align2"
+    where = lines_of(replace(FOUND, where=kernel), 80)[2]
+    assert where.startswith("▌  where  linear, cutlass_80_tensorop")
+    assert "…" in where
+    assert "tn_align2" in where
+    line = "ExponentialMovingAverageOfTheWeights.on_train_batch_end, models/callbacks/averages.py:105"
+    assert "averages.py:105 " in lines_of(replace(FOUND, where=line), 80)[2]
+
+
 def test_where_there_is_little_room_the_fix_stays() -> None:
     lines = lines_of(FOUND, 80, 3)
     assert len(lines) == 3

@@ -8,6 +8,7 @@ import pytest
 from on_screen import live, press, running, screen_text, until, until_shown
 from synthetic import Synthetic
 from textual.binding import Binding
+from textual.containers import VerticalScroll
 from textual.widgets import OptionList
 
 from tests import real_traces
@@ -79,6 +80,17 @@ async def test_long_lines_of_the_help_go_on_below_their_text(
         below = [line for line in app.screen._page().plain.splitlines() if line.startswith(" " * 16)]
         widest = max(len(line) - 16 for line in below)
         assert text_cells - 8 < widest <= text_cells
+
+
+async def test_home_and_end_scroll_the_help(session: Path) -> None:
+    async with running(live(session), "? help", size=(80, 24)) as (app, pilot):
+        await press(pilot, "question_mark", opens=HelpScreen)
+        box = app.screen.query_one(VerticalScroll)
+        assert box.max_scroll_y > 0
+        await pilot.press("end")
+        await until(pilot, lambda: box.scroll_y == box.max_scroll_y)
+        await pilot.press("home")
+        await until(pilot, lambda: box.scroll_y == 0)
 
 
 async def test_help_of_a_trace_has_one_line_for_the_digits_and_its_footer_no_key_without_effect() -> None:

@@ -360,6 +360,22 @@ async def test_output_is_followed_scrolled_and_neutralised(tmp_path: Path) -> No
         await press(pilot, "q", shows="step time")
 
 
+async def test_a_chart_without_a_step_in_its_range_says_so(tmp_path: Path) -> None:
+    made = Synthetic(tmp_path)
+    made.mono_ns -= 90 * 10**9
+    write_meta(made.session.path, msgspec.structs.replace(made.session.meta, mono_ns=made.mono_ns))
+    made.ran(10)
+    app = live(made.session.path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        text = await until_shown(
+            pilot, f"no step in the last 60 s: step {made.steps - 1} ended 1 min", "z shows"
+        )
+        assert "last 50 steps" in text
+        assert "the stacks show where the process waits" in " ".join(text.split())
+        await press(pilot, "z", shows="last 5 min")
+        assert "no step in the" not in screen_text(app)
+
+
 async def test_the_zoom_key_widens_the_axis(tmp_path: Path) -> None:
     made = recorded(tmp_path, 100)
     async with running(live(made.session.path), "last 60 s", "00:01:20", "now") as (_, pilot):

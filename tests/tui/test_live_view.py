@@ -13,10 +13,12 @@ import pytest
 from synthetic import Synthetic, recorded
 
 from tuiprof.comparison.headline import Headline
+from tuiprof.model.units import format_count
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.live.alerts import Alert
 from tuiprof.session.live.fold import Fold, NoteLine
 from tuiprof.session.live.hosts import RankTimes
+from tuiprof.session.live.listing import Summary
 from tuiprof.session.live.series import NO_STATS, StepStats
 from tuiprof.session.live.tail import Batch
 from tuiprof.session.log import Memory, Step, Telemetry, Uses
@@ -335,11 +337,17 @@ def test_the_selected_step_comes_before_all_else(tmp_path: Path, shown: Shown) -
 def test_a_bad_alert_takes_the_only_line_but_leaves_the_sentence_where_there_is_room(
     tmp_path: Path, shown: Shown
 ) -> None:
-    bottom = Bottom(shown(recorded(tmp_path, 20, slow=())))
+    made = recorded(tmp_path, 20, slow=())
+    bottom = Bottom(shown(made))
     bottom.figures.alerts = [Alert("memory", "bad", "GPU 0 is full", "above 98 %")]
     made_for_two = bottom.text(tall=True)
     assert "GPU 0 is full" in bottom.text()
     assert "GPU 0 is full" in made_for_two
+    made.capture("written", path="traces/rank0.json")
+    while bottom.moment.feed.advance():
+        pass
+    assert bottom.captures.ready
+    assert "GPU 0 is full" in bottom.text(), "a trace that waits to be opened does not hide it"
     bottom.captures.requested = ("c9", math.inf)
     assert "GPU 0 is full" not in bottom.text(), "what was asked for is answered first"
 
@@ -405,6 +413,39 @@ def test_of_many_ranks_the_straggler_and_the_one_shown_stay() -> None:
     assert [row.split("rank ")[1].split()[0] for row in rows[:3]] == ["0", "7", "9"]
     assert "straggler" in rows[2]
     assert rows[3].startswith("  and 9 more ranks: 27.0 ms to 27.0 ms")
+
+
+def _run(title: str, state: str = "running") -> Summary:
+    return Summary(title, f"/s/{title}", title, state, median_ns=430e6)
+
+
+def test_the_run_that_is_shown_stays_among_the_others_with_its_state() -> None:
+    runs = [_run("train"), _run("evaluate"), _run("resnet50", "failed"), _run("vit"), _run("unet", "stopped")]
+    wide = text(live_view.runs_row(runs, "resnet50", 160))
+    assert [wide[wide.index(name) - 2] for name in ("train", "resnet50", "unet")] == ["●", "✗", "■"]
+    for width in (40, 60, 80):
+        row = live_view.runs_row(runs, "resnet50", width)
+        assert row_width(row) <= width
+        assert "▸3 ✗ resnet50" in text(row), width
+        left = 5 - sum(name in text(row) for name in ("train", "evaluate", "resnet50", "vit", "unet"))
+        assert text(row).endswith(f" {left} more"), width
+
+
+def test_if_no_step_is_in_view_it_says_so_and_which_steps_the_figures_are_of(
+    tmp_path: Path, shown: Shown
+) -> None:
+    steps = shown(recorded(tmp_path, 30)).rank.steps  # type: ignore[union-attr]
+    end_ns, number = int(steps.rows["t_ns"][-1]), int(steps.rows["n"][-1])
+    soon, late = (View(end_ns + after_s * 1_000_000_000, 60.0, True) for after_s in (10, 74))
+    assert live_view.stats_label(steps, soon) == "last 60 s"
+    assert live_view.stats_label(steps, late) == "last 50 steps"
+    assert number > 1000
+    first, hint = live_view.none_in_view_lines(steps, late, running=True)
+    assert first == f"no step in the last 60 s: step {format_count(number)} ended 1 min 14 s ago"
+    assert hint == "z shows a longer time; s shows where each thread is"
+    assert live_view.none_in_view_lines(steps, View(-1, 60.0, False), running=False) == [
+        "no step yet at this point of the run"
+    ]
 
 
 def test_absent_hardware_is_named_or_explained(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,19 +34,17 @@ def captured(
 
     Where it ``waits``, the host does so after each operator of the long steps.
     """
-    made, at, correlation = Made(), 0.0, 0
+    made, at = Made(), 0.0
     for number, count in enumerate(operators):
         begin = at
         for _ in range(count):
-            correlation += 1
             made.op("aten::mm", at, at + 35)
-            made.launch("gemm", (at + 2, at + 6), (at + 9, at + 14), correlation)
+            made.launch("gemm", (at + 2, at + 6), (at + 9, at + 14))
             if waits and count > 20:
                 made.call("cudaStreamSynchronize", at + 15, at + 33)
             at += 200 if number == slow else 40
         made.step(number, begin, at)
-    trace = made.trace()
-    trace.info = replace(trace.info, format="kineto")
+    trace = made.trace(format="kineto")
     times = [1_000 * took for took in session]
     low, median, high = np.percentile(times, (10, 50, 90)).tolist()
     later_ns = tuple(1_000 * took for took in later)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -74,14 +73,13 @@ def test_a_step_of_a_session_takes_what_the_session_measured_without_the_profile
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
     """Steps of operators that launch kernels on two streams, and of waits for all that was launched."""
-    made, at, correlation = Made(), 0.0, 0
+    made, at = Made(), 0.0
     free = {7: 0.0, 8: 0.0}
     for number in range(draw(st.integers(1, 3))):
         begin = at
         for _ in range(draw(st.integers(1, 6))):
             at += draw(st.integers(1, 60))
             if draw(st.booleans()):
-                correlation += 1
                 stream = draw(st.sampled_from([7, 8]))
                 start = max(at + draw(st.integers(3, 12)), free[stream] + draw(st.integers(0, 3)))
                 end = start + draw(st.integers(1, 200))
@@ -89,7 +87,6 @@ def traces(draw: st.DrawFn) -> Trace:
                     "gemm",
                     (at + 1, at + 4),
                     (start, end),
-                    correlation,
                     stream=stream,
                     track=2 if stream == 7 else 3,
                 )
@@ -99,8 +96,7 @@ def traces(draw: st.DrawFn) -> Trace:
                 at += 2
             else:
                 end = max([at + 2, *(done + 1 for done in free.values())])
-                correlation += 1
-                made.call("cudaDeviceSynchronize", at, end, correlation=10_000 + correlation)
+                made.call("cudaDeviceSynchronize", at, end)
                 at = end
         at += draw(st.integers(1, 30))
         made.step(number, begin, at)
@@ -140,7 +136,7 @@ def test_shorter_kernels_never_make_a_step_longer(trace: Trace, one: float, othe
 
 
 def test_a_wait_after_which_nothing_is_launched_wins_nothing() -> None:
-    made = Made().step(1, 0, 42_300).op("aten::mm", 0, 10).launch("gemm", (0, 5), (10, 42_000), 1)
+    made = Made().step(1, 0, 42_300).op("aten::mm", 0, 10).launch("gemm", (0, 5), (10, 42_000))
     made.call("cudaDeviceSynchronize", 20, 42_010)
     trace = made.trace()
     assert step_of(trace).likely_ns(without_waits(trace)) < 300_000, "the host's own 300 µs, not the 42 ms"
@@ -150,7 +146,7 @@ def test_a_host_that_runs_ahead_is_paced_by_its_device() -> None:
     made = Made()
     for number, at in made.steps(30):
         busy = 10 + number * 100
-        made.launch("gemm", (at + 1, at + 3), (busy, busy + 99), number + 1)
+        made.launch("gemm", (at + 1, at + 3), (busy, busy + 99))
     step = step_of(made.trace())
     assert step.captured_ns == pytest.approx(100_000, rel=0.01)
     assert step.likely_ns(shrunk(made.trace(), 0.5)) == pytest.approx(49_500, rel=0.02)
@@ -160,7 +156,7 @@ def test_work_that_was_launched_before_the_capture_keeps_no_ordinary_step_waitin
     made, at = Made().kernel("gemm", 0, 500, correlation=99), 100
     for number in range(3):
         begin = 500 if number == 0 else at + 10
-        made.step(number, at, begin + 105).launch("gemm", (at + 1, at + 3), (begin, begin + 99), number + 1)
+        made.step(number, at, begin + 105).launch("gemm", (at + 1, at + 3), (begin, begin + 99))
         made.call("cudaStreamSynchronize", at + 5, begin + 100)
         at = begin + 105
     step = step_of(made.trace())
@@ -173,13 +169,12 @@ def test_work_that_was_launched_before_the_capture_keeps_no_ordinary_step_waitin
 
 def test_work_behind_another_stream_waits_for_it_without_what_was_between() -> None:
     made = Made()
-    for number, at in made.steps(1000):
-        first = number * 10 + 1
-        made.launch("gemm", (at + 2, at + 5), (at + 10, at + 100), first)
-        made.launch("reduce", (at + 10, at + 15), (at + 20, at + 800), first + 1, stream=20, track=3)
+    for _, at in made.steps(1000):
+        made.launch("gemm", (at + 2, at + 5), (at + 10, at + 100))
+        made.launch("reduce", (at + 10, at + 15), (at + 20, at + 800), stream=20, track=3)
         # Launched early, after the gemm had ended: held back by the other stream, not by its launch.
-        made.launch("copy", (at + 300, at + 305), (at + 801, at + 810), first + 2)
-        made.launch("update", (at + 310, at + 315), (at + 811, at + 900), first + 3)
+        made.launch("copy", (at + 300, at + 305), (at + 801, at + 810))
+        made.launch("update", (at + 310, at + 315), (at + 811, at + 900))
         made.call("cudaDeviceSynchronize", at + 330, at + 905)
     trace = made.trace()
     step = step_of(trace)
@@ -191,13 +186,12 @@ def test_work_behind_another_stream_waits_for_it_without_what_was_between() -> N
 @pytest.mark.parametrize("ordered", [True, False])
 def test_streams_that_wait_for_each_other_do_not_overlap_when_launches_come_sooner(ordered: bool) -> None:
     made = Made()
-    for number, at in made.steps(1000):
-        first = number * 10 + 1
-        made.launch("one", (at + 300, at + 305), (at + 310, at + 410), first)
+    for _, at in made.steps(1000):
+        made.launch("one", (at + 300, at + 305), (at + 310, at + 410))
         if ordered:
             made.call("cudaEventRecord", at + 320, at + 321)
             made.call("cudaStreamWaitEvent", at + 600, at + 601)
-        made.launch("two", (at + 700, at + 705), (at + 710, at + 810), first + 1, stream=20, track=3)
+        made.launch("two", (at + 700, at + 705), (at + 710, at + 810), stream=20, track=3)
         if ordered:
             made.call("cudaEventRecord", at + 720, at + 721)
             made.call("cudaStreamWaitEvent", at + 990, at + 991)
@@ -226,16 +220,16 @@ def test_a_stream_waits_for_what_was_launched_to_last(
     calls: Sequence[str | tuple[str, int]], takes_us: int
 ) -> None:
     tracks = {"one": (7, 2), "two": (20, 3), "three": (21, 4)}
-    made, correlation = Made(), 0
+    made = Made()
     for _, at in made.steps(5000):
         for call in calls:
-            at, correlation = at + 600, correlation + 1
+            at += 600
             if isinstance(call, str):
                 made.call("cudaEventRecord" if call == "record" else "cudaStreamWaitEvent", at, at + 1)
                 continue
             (stream, track), (name, length) = tracks[call[0]], call
             work = (at + 7, at + 7 + length)
-            made.launch(name, (at + 2, at + 5), work, correlation, stream=stream, track=track)
+            made.launch(name, (at + 2, at + 5), work, stream=stream, track=track)
         made.call("cudaDeviceSynchronize", at + 600, at + 601)
     step = step_of(made.trace())
     faster = HostTime(np.zeros(1, np.int64), np.zeros(1, np.int64), np.full(1, 20_000_000), np.full(1, 0.001))
@@ -253,7 +247,7 @@ def test_a_stream_waits_for_the_event_that_the_profiler_recorded(
         for index, (name, length) in enumerate((("one", 500), ("two", 100), ("three", 450))):
             begin, (stream, track) = at + 1000 * index + 600, tracks[name]
             work = (begin + 7, begin + 7 + length)
-            made.launch(name, (begin + 2, begin + 5), work, first + index, stream=stream, track=track)
+            made.launch(name, (begin + 2, begin + 5), work, stream=stream, track=track)
             if name != "three":
                 made.call("cudaEventRecord", begin + 10, begin + 11, correlation=1000 + first + index)
         made.call("cudaStreamWaitEvent", at + 2500, at + 2501, correlation=2000 + first)
@@ -274,12 +268,12 @@ def test_the_host_waits_only_for_what_was_launched_before_the_recorded_event(kno
     made, waits = Made(), []
     for number, at in made.steps(2000):
         first = number * 10 + 1
-        made.launch("one", (at + 10, at + 15), (at + 20, at + 120), first)
+        made.launch("one", (at + 10, at + 15), (at + 20, at + 120))
         made.call("cudaEventRecord", at + 130, at + 131, correlation=1000 + first)
-        made.launch("two", (at + 140, at + 145), (at + 150, at + 950), first + 1)
+        made.launch("two", (at + 140, at + 145), (at + 150, at + 950))
         made.call("cudaEventSynchronize", at + 1000, at + 1001, correlation=2000 + first)
         waits.append((2000 + first, 1000 + first, 7, None))
-        made.launch("three", (at + 1010, at + 1015), (at + 1020, at + 1900), first + 2, stream=20, track=3)
+        made.launch("three", (at + 1010, at + 1015), (at + 1020, at + 1900), stream=20, track=3)
         made.call("cudaDeviceSynchronize", at + 1950, at + 1951)
     trace = made.trace()
     if known:
@@ -294,11 +288,10 @@ def test_the_host_waits_only_for_what_was_launched_before_the_recorded_event(kno
 @pytest.mark.parametrize("name", ["gemm", "Memcpy HtoD (Pinned -> Device)"])
 def test_kernels_share_the_device_and_overlap_only_as_far_as_in_the_capture(name: str) -> None:
     made = Made()
-    for number, at in made.steps(1000):
-        first = number * 10 + 1
-        made.launch("gemm", (at + 10, at + 15), (at + 20, at + 420), first)
+    for _, at in made.steps(1000):
+        made.launch("gemm", (at + 10, at + 15), (at + 20, at + 420))
         made.call("cudaDeviceSynchronize", at + 20, at + 430)
-        made.launch(name, (at + 440, at + 445), (at + 450, at + 850), first + 1, stream=20, track=3)
+        made.launch(name, (at + 440, at + 445), (at + 450, at + 850), stream=20, track=3)
         if name != "gemm":
             made.rows[-1]["category"] = "memcpy"
         made.call("cudaDeviceSynchronize", at + 450, at + 860)
@@ -311,11 +304,10 @@ def test_kernels_share_the_device_and_overlap_only_as_far_as_in_the_capture(name
 
 def test_streams_that_overlap_do_not_wait_for_each_other() -> None:
     made = Made()
-    for number, at in made.steps(1000):
-        first = number * 10 + 1
-        made.launch("one", (at + 300, at + 305), (at + 310, at + 900), first)
+    for _, at in made.steps(1000):
+        made.launch("one", (at + 300, at + 305), (at + 310, at + 900))
         made.call("cudaEventRecord", at + 320, at + 321).call("cudaStreamWaitEvent", at + 322, at + 323)
-        made.launch("two", (at + 400, at + 405), (at + 410, at + 810), first + 1, stream=20, track=3)
+        made.launch("two", (at + 400, at + 405), (at + 410, at + 810), stream=20, track=3)
     step = step_of(made.trace())
     assert step_after(
         step, Edit(host=HostTime(*(np.zeros(1, np.int64),) * 2, np.full(1, 1), np.ones(1)))
@@ -326,12 +318,11 @@ def test_streams_that_overlap_do_not_wait_for_each_other() -> None:
 
 def add_step_with_backward_thread(made: Made, number: int) -> None:
     """Add a step of 1 ms in which the main thread waits for a backward pass, of 600 µs, on another thread."""
-    at, first = number * 1000, number * 10 + 1
+    at = number * 1000
     made.step(number, at, at + 1000).op("aten::mm", at + 5, at + 100)
-    made.launch("forward", (at + 20, at + 25), (at + 30, at + 60), first)
+    made.launch("forward", (at + 20, at + 25), (at + 30, at + 60))
     made.op("autograd::engine::evaluate_function: MmBackward0", at + 200, at + 800, track=BACKWARD)
-    made.launch("backward", (at + 700, at + 705), (at + 710, at + 760), first + 1)
-    made.rows[-2]["track"] = BACKWARD
+    made.launch("backward", (at + 700, at + 705), (at + 710, at + 760), thread=BACKWARD)
 
 
 def test_the_main_thread_goes_on_when_the_backward_thread_has_done_its_part() -> None:
@@ -355,7 +346,7 @@ def test_what_follows_the_backward_thread_is_drawn_after_it() -> None:
         add_step_with_backward_thread(made, number)
         made.add("annotation", "Optimizer.step#Adam.step", at + 810, at + 990)
         made.op("aten::add_", at + 860, at + 990)
-        made.launch("update", (at + 870, at + 875), (at + 880, at + 890), number * 10 + 3)
+        made.launch("update", (at + 870, at + 875), (at + 880, at + 890))
     found = instants(step_of(made.trace()))
     begins = np.array([810_000, 1_810_000])
     assert np.interp(begins, found.captured, found.replayed) == pytest.approx(begins, abs=2_000)
@@ -368,15 +359,14 @@ def test_what_the_probe_does_to_name_a_call_is_no_part_of_the_step(model: str) -
     For a part of a model it has a range of its own.
     """
     made = Made()
-    for number, at in made.steps(3000):
+    for _, at in made.steps(3000):
         made.add("annotation", "forward", at + 100, at + 2900)
         looks = model.startswith("tuiprof")
         made.add("annotation", model, at + (110 if looks else 1600), at + (1600 if looks else 2890))
         for i in range(20):
             made.op("aten::mm", at + 1610 + i * 60, at + 1665 + i * 60)
-        made.launch("gemm", (at + 1620, at + 1625), (at + 1630, at + 1640), number + 1)
-    trace = made.trace()
-    trace.info = replace(trace.info, format="kineto")
+        made.launch("gemm", (at + 1620, at + 1625), (at + 1630, at + 1640))
+    trace = made.trace(format="kineto")
     named = model != "Blocks"
     assert step_of(trace).replayed_ns < 1_500_000 if named else step_of(trace).replayed_ns > 2_500_000
     assert ("python-time" in [item.rule for item in priorities(trace).findings]) != named
@@ -385,12 +375,11 @@ def test_what_the_probe_does_to_name_a_call_is_no_part_of_the_step(model: str) -
 def test_recorded_events_are_what_the_profiler_is_charged_for() -> None:
     """Half of the step is operators, half a Python loop: only the former is shorter without the profiler."""
     made = Made()
-    for number, at in made.steps(1000, 3):
+    for _, at in made.steps(1000, 3):
         for i in range(50):
             made.op("aten::add", at + i * 10, at + i * 10 + 9)
-        made.launch("add", (at + 495, at + 498), (at + 500, at + 510), number + 1)
-    trace = made.trace()
-    trace.info = replace(trace.info, format="kineto")
+        made.launch("add", (at + 495, at + 498), (at + 500, at + 510))
+    trace = made.trace(format="kineto")
     trace.uncaptured = Uncaptured(40, 700_000.0, 690_000.0, 710_000.0)
     step = step_of(trace)
     assert (step.basis, step.step_ns) == ("session", 700_000)
@@ -408,7 +397,7 @@ def test_recorded_events_are_what_the_profiler_is_charged_for() -> None:
 
 def test_the_probe_holds_no_other_thread_for_the_replay() -> None:
     """A synchronise that the profiler makes at the end of its window takes no time of the step."""
-    made = Made().step(1, 0, 200).launch("gemm", (0, 5), (10, 150), 1).call("cudaDeviceSynchronize", 20, 152)
+    made = Made().step(1, 0, 200).launch("gemm", (0, 5), (10, 150)).call("cudaDeviceSynchronize", 20, 152)
     trace = made.trace()
     assert _waits.find(trace, Window()).apart.tolist() == [_waits.BY_PROFILER]
     assert step_of(trace).captured_ns < 150_000
@@ -544,10 +533,10 @@ def allocating(call: str, at_last: str) -> Trace:
     made = Made()
     for number, at in made.steps(1000, 6):
         last = number == 5
-        made.launch("work", (at + 5, at + 8), (at + 10, at + 510), 2 * number + 1)
+        made.launch("work", (at + 5, at + 8), (at + 10, at + 510))
         end = at + (310 if last else 512)
         made.call(at_last if last else call, at + 200, end)
-        made.launch("work", (end + 300, end + 303), (end + 304, end + 310), 2 * number + 2)
+        made.launch("work", (end + 300, end + 303), (end + 304, end + 310))
         made.call("cudaHostAlloc", at + 900, at + 901)
     return made.trace()
 

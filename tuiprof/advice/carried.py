@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.analyses.shared.calls import Calls, arguments
+from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints

@@ -15,7 +15,8 @@ import numpy as np
 
 from tuiprof.advice.carried import carried
 from tuiprof.advice.levers import argument
-from tuiprof.analyses.shared.calls import COPY, Calls, arguments, loops
+from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.calls import COPY, Calls, loops
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.optimizers import updates
 from tuiprof.model import Trace

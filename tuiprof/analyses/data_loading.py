@@ -17,7 +17,7 @@ from tuiprof.analyses.shared.scope import Scope, device_word, host_time_by_step
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, distinct, total, union
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "data_loading", "Data"
 
@@ -266,7 +266,7 @@ def _copies(trace: Trace, scope: Scope) -> Table:
     )
     return Table(
         "copies",
-        f"Copies to the device ({format_count(len(rows))})",
+        "Copies to the device",
         columns,
         frame,
         empty="no copies from the host to a device",

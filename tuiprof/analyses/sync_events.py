@@ -27,6 +27,8 @@ BAD_SHARE, WARN_SHARE = 0.05, 0.01
 HARMLESS_SHARE = 0.0005
 #: Fewer syncs a step are counted over all steps.
 _RARE = 0.9
+#: If the locations together save less than this share of what all syncs do, only removing all of them helps.
+_ALONE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,14 +296,20 @@ def _verdict(
         return Verdict(f"{block}, but removing {them} would not shorten {what}: harmless", "good")
     level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
     how = "about" if step is not None else "up to"
-    if saves > blocked and format_ns(saves) != format_ns(blocked):
+    each = groups["saves_ns_per_step" if scope.step_count else "saves_ns"].fill_null(0.0)
+    jointly = len(groups) > 1 and each.sum() < _ALONE * saves
+    if saves > blocked and format_ns(saves) != format_ns(blocked) and not jointly:
         block += " while captured"  # a host that the profiler slows waits less
     gain = (
-        f"removing {them} saves {how} {format_ns(saves)}{' a step' if rare else ''} ({format_share(share)})"
+        f"removing {'all of them' if jointly else them} saves {how} {format_ns(saves)}{' a step' if rare else ''} "
+        f"({format_share(share)})"
     )
     if len(groups) == 1:
         return Verdict(f"{block}; {gain}: {_location(groups)}", level)
-    first = groups.row(0, named=True)["saves_ns_per_step" if scope.step_count else "saves_ns"] or 0.0
+    first = float(each[0])
+    if jointly:
+        alone = f"the costliest alone saves {format_ns(first)}: {_location(groups)}"
+        return Verdict(f"{block}; {gain}, as the host can then run ahead; {alone}", level)
     most = "most of it at" if first > 0.5 * saves else f"{format_ns(first)} of it at"
     return Verdict(f"{block}; {gain}, {most} {_location(groups)}", level)
 

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli import options
-from tuiprof.cli.targets import Selection, say, session_or_none, step_window, trace_at, trace_named
+from tuiprof.cli.targets import (
+    Selection,
+    say,
+    session_or_none,
+    step_window,
+    title_of,
+    trace_at,
+    trace_named,
+    trace_of,
+)
 from tuiprof.errors import TraceError, UsageProblem
 
 if TYPE_CHECKING:
@@ -90,7 +99,7 @@ def answer_for(session: Session | None, target: str, wanted: Selection) -> Answe
 def _named_trace(target: str, wanted: Selection) -> tuple[Trace, str]:
     """Open a trace; return it, and what the page calls it."""
     trace = trace_at(target, wanted)
-    return trace, trace.info.path.name if trace.info.path is not None else target
+    return trace, title_of(trace, target)
 
 
 def write_page_of_trace(target: str, style: Style, wanted: Selection) -> None:
@@ -361,7 +370,7 @@ def fix(invocation: options.Invocation, target: str, tried: str | None, trials: 
     session = session_or_none(invocation, target)
     if session is None:
         raise UsageProblem(f"{target} is not a session", "a trace does not record the command to run")
-    able = _to_try(trace_at(session.path / "traces", Selection()))
+    able = _to_try(trace_of(session, Selection()))
     if tried is None:
         _list_fixes(target, able)
         return 0

@@ -16,7 +16,7 @@ import click
 
 from tuiprof.cli import options
 from tuiprof.cli.answering import page, refused, run_reports, write_page_of_trace
-from tuiprof.cli.targets import Selection, bar, say, session_or_none, step_window, traces_at
+from tuiprof.cli.targets import Selection, bar, say, session_or_none, step_window, title_of, traces_at
 from tuiprof.errors import TuiprofError, UsageProblem
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def report(
         if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
             say(f"tuiprof: how the ranks differ: tuiprof report {shell_word(target)} ranks")
         trace = found.open(rank)
-        title = trace.info.path.name if trace.info.path is not None else target
+        title = title_of(trace, target)
         reports = run_analyses(trace, analyses, step)
     said = trust(trace).text if trace is not None else ""
     style = replace(style, title=title)

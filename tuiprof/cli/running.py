@@ -41,6 +41,9 @@ _PLAIN_EVERY_S: Final = 10.0
 
 #: The options that ``run`` and ``record`` share.
 launch_options = together(
+    click.argument(
+        "target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND", shell_complete=complete_scenarios
+    ),
     click.option(
         "--preset",
         metavar="NAME",
@@ -65,7 +68,7 @@ launch_options = together(
     click.option(
         "--shapes",
         is_flag=True,
-        help="Capture operator input shapes, to compare kernels with the chip's peak rates; on a CPU they always are.",
+        help="Capture operator shapes in all captured steps, not only in the one after; on a CPU they always are.",
     ),
     click.option(
         "--memory",
@@ -88,11 +91,7 @@ launch_options = together(
     click.option(
         "--no-source", is_flag=True, help="Do not store the script's source (it is used to compare runs)."
     ),
-)
-
-
-#: The options for triggered captures.
-trigger_options = together(
+    # Triggered captures.
     click.option(
         "--capture-slower",
         metavar="1.5x|40ms",
@@ -114,11 +113,7 @@ trigger_options = together(
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument(
-    "target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND", shell_complete=complete_scenarios
-)
 @launch_options
-@trigger_options
 @click.option("--inline", is_flag=True, help="Show a few lines below the prompt instead of a full screen.")
 @click.pass_obj
 def run(invocation: Invocation, /, target: str | None, inline: bool, **options: Any) -> int:
@@ -168,11 +163,7 @@ def _watch_inline(session: Session) -> int | None:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument(
-    "target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND", shell_complete=complete_scenarios
-)
 @launch_options
-@trigger_options
 @click.option("--tee", is_flag=True, help="Also pass the script's output through.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")

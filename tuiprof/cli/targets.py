@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuiprof.cli.options import Invocation
-from tuiprof.errors import UsageProblem
+from tuiprof.errors import TraceError, UsageProblem
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -130,7 +130,15 @@ def traces_at(target: str | Path, wanted: Selection, *, several: bool = False) -
     else:
         path = Path(target)
     path = converted(path, wanted.convert)
-    found = open_set(path, run=wanted.run, opener=open_with_progress)
+    try:
+        found = open_set(path, run=wanted.run, opener=open_with_progress)
+    except TraceError:
+        if (session := max(path.glob("*/session.json"), default=None)) is None:
+            raise
+        from tuiprof.model.characters import shell_word
+
+        remedy = f"how the last one ran: tuiprof report {shell_word(str(session.parent))}"
+        raise TraceError(f"no session in {path} has captured a trace", remedy) from None
     found.file(wanted.rank)  # reports a missing rank before anything else
     if several:
         said = [f"run {found.run}; others with --run"] if len(found.runs) > 1 else []
@@ -216,7 +224,29 @@ def trace_at(target: str | Path, wanted: Selection) -> Trace:
 def trace_named(invocation: Invocation, target: str, wanted: Selection) -> Trace:
     """Open the trace that a target names; of a session it is the newest."""
     session = session_or_none(invocation, target)
-    return trace_at(target if session is None else session.path / "traces", wanted)
+    return trace_at(target, wanted) if session is None else trace_of(session, wanted)
+
+
+def trace_of(session: Session, wanted: Selection) -> Trace:
+    """Open the newest trace of a session; raises UsageProblem if it has none."""
+    if not session.all_traces():
+        from tuiprof.model.characters import shell_word
+
+        remedy = f"tuiprof why {shell_word(session.id)} says why; capture one: tuiprof record --capture 5 …"
+        raise UsageProblem(f"no trace was captured in {session.id}", remedy)
+    return trace_at(session.path / "traces", wanted)
+
+
+def title_of(trace: Trace, target: str) -> str:
+    """Return what a page calls a trace: its session, with the rank if there are several, or its file."""
+    from tuiprof.session.store.folders import trace_title
+
+    info = trace.info
+    if info.path is None:
+        return target
+    title = trace_title(info.path)
+    several = title != info.path.name and info.rank is not None and (info.world_size or 1) > 1
+    return f"{title}, rank {info.rank}" if several else title
 
 
 def step_window(trace: Trace, number: int | None) -> Window | None:

@@ -152,12 +152,28 @@ def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str
     return compare_sides(side(before, "before"), side(after, "after"))
 
 
+def with_distinct_names(before: Side, after: Side) -> tuple[Side, Side]:
+    """Return both sides with names that differ, where two runs of a script or files of one name are compared."""
+    if before.name != after.name:
+        return before, after
+    old, new = _unique_name(before), _unique_name(after)
+    return replace(before, name=old), replace(after, name=new)
+
+
+def _unique_name(side: Side) -> str:
+    if side.session is not None:
+        return side.session.id
+    path = side.trace.info.path if side.trace is not None else None
+    return side.name if path is None else os.path.join(*path.absolute().parts[-2:])
+
+
 def compare_sides(before: Side, after: Side) -> Report:
     """Compare two sides; differences are after minus before, so negative is faster.
 
     The step time is compared by paired trials where both are rungs of one ladder, else by the steps that both recorded
     without a profiler, else by those of the traces.
     """
+    before, after = with_distinct_names(before, after)
     recorded = {figure.key: figure for figure in before.figures}
     metrics = [
         Metric(figure.key, figure.label, figure.kind, recorded[figure.key].value, figure.value)

@@ -221,14 +221,15 @@ def entry_of(path: Path) -> Path | None:
     if folder is None or path.is_dir():
         return None
     from tuiprof.formats.cache import status_and_ends
-    from tuiprof.formats.session_files import sidecar_name
+    from tuiprof.formats.session_files import sidecar_names
 
     status, ends = status_and_ends(path)
     identity = f"{__version__} {_LAYOUT} {status.st_size} {status.st_mtime_ns} "
     digest = hashlib.blake2b(identity.encode() + ends, digest_size=16)
-    with contextlib.suppress(OSError):  # source lines that the probe wrote beside the trace
-        beside = path.with_name(sidecar_name(path.name)).stat()
-        digest.update(f" {beside.st_size} {beside.st_mtime_ns}".encode())
+    for sidecar in sidecar_names(path.name):
+        with contextlib.suppress(OSError):  # the probe wrote none
+            beside = path.with_name(sidecar).stat()
+            digest.update(f" {beside.st_size} {beside.st_mtime_ns}".encode())
     name = digest.hexdigest()
     return folder / name[:2] / name
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tuiprof.model import Trace
     from tuiprof.model.traceset import TraceSet
 
+#: Bytes of the decompressed step beside a trace, at most, by far.
+_LARGEST_BESIDE = 1 << 30
+
 
 def open_trace(
     target: str | os.PathLike[str],
@@ -75,7 +78,7 @@ def open_file(path: Path, options: Options = Options()) -> Trace:  # noqa: B008 
         Cancelled: Opening was cancelled.
     """
     from tuiprof.formats.directory import siblings
-    from tuiprof.formats.session_files import read_uncaptured
+    from tuiprof.formats.session_files import read_uncaptured, shapes_beside
     from tuiprof.system.own_process import keep_freed
 
     source, found = recognise(path, options.limit)
@@ -89,7 +92,18 @@ def open_file(path: Path, options: Options = Options()) -> Trace:  # noqa: B008 
         ) from error
     trace.find_siblings = functools.partial(siblings, source.path, open_file)
     trace.uncaptured = read_uncaptured(source.path)
+    if (beside := shapes_beside(source.path)) is not None:
+        trace.open_shapes_step = functools.partial(_open_if_whole, beside)
     return trace
+
+
+def _open_if_whole(path: Path) -> Trace | None:
+    """Read a file that only adds to another one; None = it cannot be read."""
+    try:
+        source, found = recognise(path, _LARGEST_BESIDE)
+        return found.open(source, Options(workers=1, cache=False))
+    except TraceError:
+        return None
 
 
 def open_set(

@@ -164,6 +164,13 @@ def _explain(head: bytes, source: Source) -> tuple[str, str]:
             f"{path} is JSON, but not a trace",
             "a trace is a list of events, or an object with traceEvents",
         )
+    if path.suffix == ".py" and _is_text(head):
+        from tuiprof.model.characters import shell_word
+
+        return (
+            f"{path} is a Python script, not a trace",
+            f"run it: tuiprof run -- python {shell_word(str(path))}",
+        )
     if _is_text(head):
         return f"{path} is text, but not JSON", "give the .json or .json.gz that the profiler wrote"
     return (

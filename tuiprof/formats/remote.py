@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from tuiprof.errors import TraceError
 from tuiprof.formats.cache import UNFINISHED, directory, evict, size_limit
 from tuiprof.formats.registry import Cancelled
-from tuiprof.formats.session_files import sidecar_name
+from tuiprof.formats.session_files import SIDECARS, sidecar_names
 
 #: The cache directory; ``off`` = a temporary directory that is deleted when the process exits.
 FOLDER_VARIABLE: Final = "TUIPROF_REMOTE_CACHE"
@@ -180,13 +180,11 @@ def _list_files(system: Any, path: str, url: str) -> tuple[list[dict[str, Any]],
     """Return the metadata of the files to download, and whether the URL is a directory."""
     info = system.info(path)
     if info.get("type") != "directory":
-        return [info, *_sidecar(system, info)], False
+        return [info, *_sidecars(system, info)], False
     from tuiprof.formats.directory import is_trace_name
 
     found = [info for info in system.find(path, detail=True).values() if info.get("type") == "file"]
-    traces = [
-        info for info in found if is_trace_name(name := str(info["name"])) or name.endswith(".syncs.jsonl")
-    ]
+    traces = [info for info in found if is_trace_name(name := str(info["name"])) or name.endswith(SIDECARS)]
     if not traces:
         raise TraceError(f"{_without_secrets(url)} contains no trace", "give the trace file")
     return sorted(traces, key=lambda info: str(info["name"])), True
@@ -239,15 +237,19 @@ def _status(error: BaseException | None) -> int | None:
     return None
 
 
-def _sidecar(system: Any, info: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the sidecar of a trace (source lines that the probe wrote), if it exists."""
-    name = str(info["name"])
-    folder, slash, own = name.partition("?")[0].rpartition("/")
-    try:
-        found = system.info(f"{folder}{slash}{sidecar_name(own)}")
-    except Exception:  # noqa: BLE001 - file systems raise anything; the sidecar is optional
-        return []
-    return [found] if found.get("type") == "file" else []
+def _sidecars(system: Any, info: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the files beside a trace that the probe wrote."""
+    folder, slash, own = str(info["name"]).partition("?")[0].rpartition("/")
+    found: list[dict[str, Any]] = []
+    for name in sidecar_names(own):
+        with contextlib.suppress(Exception):  # file systems raise anything, and these are optional
+            found.append(system.info(f"{folder}{slash}{name}"))
+    return [beside for beside in found if beside.get("type") == "file"]
+
+
+def _beside(trace: str, name: str) -> str:
+    """Return the name of a file beside a trace that has another name here."""
+    return next(own for own, end in zip(sidecar_names(trace), SIDECARS, strict=True) if name.endswith(end))
 
 
 def _download(
@@ -260,7 +262,7 @@ def _download(
 ) -> None:
     """Download files into a temporary directory, which is renamed to the cache entry once it is complete.
 
-    ``top`` is the remote directory; empty = the files are a trace and its sidecar.
+    ``top`` is the remote directory; empty = the files are a trace and its sidecars.
     """
     entry = local.parent
     total = sum(_size(info) or 0 for info in files)
@@ -285,7 +287,7 @@ def _download(
                 if top:
                     target = new / local.name / _relative_path(name, top)
                 else:
-                    target = new / (local.name if info is files[0] else sidecar_name(local.name))
+                    target = new / (local.name if info is files[0] else _beside(local.name, name))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 for size in _download_file(system, name, _size(info), target):
                     done += size

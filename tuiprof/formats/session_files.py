@@ -1,8 +1,9 @@
 """Reads what a session recorded around a trace: source lines of host waits, and steps while no profiler ran.
 
-The probe writes the source lines next to the trace. A session keeps its traces in ``traces/`` and the log of each
-process in ``log/``. A trace of PyTorch is named after the process that it is of,
-``rank0.1795252887389.pt.trace.json.gz``; one of JAX is named after its host, and the log of the process has its path.
+The probe writes the source lines next to the trace, and a step with the arguments of operators. A session keeps its
+traces in ``traces/`` and the log of each process in ``log/``. A trace of PyTorch is named after the process that it is
+of, ``rank0.1795252887389.pt.trace.json.gz``; one of JAX is named after its host, and the log of the process has its
+path.
 """
 
 from __future__ import annotations
@@ -64,18 +65,28 @@ class _Site(msgspec.Struct):
     dur_ns: _Whole | None = None
 
 
-def sidecar_name(trace: str) -> str:
-    """Return the name of the file next to a trace."""
+#: What the probe writes beside a trace: source lines of host waits, and a step recorded for arguments of operators.
+SIDECARS: Final = (".syncs.jsonl", ".shapes.gz")
+
+
+def sidecar_names(trace: str) -> list[str]:
+    """Return the names of the files that may be beside a trace, in the order of :data:`SIDECARS`."""
     stem = next(
         (trace.removesuffix(end) for end in _ENDINGS if trace.endswith(end)), trace.rpartition(".")[0]
     )
-    return f"{stem}.syncs.jsonl"
+    return [stem + ending for ending in SIDECARS]
+
+
+def shapes_beside(trace: Path) -> Path | None:
+    """Return the step beside a trace that was recorded for the arguments of its operators; None = there is none."""
+    path = trace.with_name(sidecar_names(trace.name)[1])
+    return path if path.is_file() else None
 
 
 def read_sync_sites(trace: Path) -> pl.DataFrame | None:
     """Return :attr:`tuiprof.model.Trace.sync_sites` from a trace's ``<stem>.syncs.jsonl``; None without one."""
     try:
-        beside = trace.with_name(sidecar_name(trace.name))
+        beside = trace.with_name(sidecar_names(trace.name)[0])
         if not beside.is_file() or beside.stat().st_size > _LARGEST:
             return None  # not recorded
         lines = beside.read_bytes().splitlines()
@@ -186,6 +197,13 @@ class _Weights(msgspec.Struct):
     depthwise: _Count
     first: _Count
     last: _Count
+
+
+class _Capture(msgspec.Struct):
+    """A state of a capture."""
+
+    state: str
+    last: _Whole | None = None
 
 
 class _Threads(msgspec.Struct):
@@ -417,6 +435,7 @@ class _Steps:
 
     captured: bool = False
     in_capture: list[_Line] = field(default_factory=list)  # those of the first one
+    last_of_window: int | None = None  # its last step; what is captured later is recorded otherwise
     first: list[_Line] = field(default_factory=list)  # the first ones of the run
     before: deque[_Line] = field(default_factory=_NEWEST)  # before the first capture
     after: deque[_Line] = field(default_factory=_NEWEST)  # after the last one
@@ -446,6 +465,12 @@ def _read_steps(log: Path) -> _Steps:
                 with suppress(*UNDECODABLE):
                     found.weights = msgspec.json.decode(line, type=_Weights)
                 continue
+            if line.startswith(b'{"t": "capture"'):
+                with suppress(*UNDECODABLE):
+                    capture = msgspec.json.decode(line, type=_Capture)
+                    if capture.state == "started" and found.last_of_window is None:
+                        found.last_of_window = capture.last
+                continue
             if line.startswith(b'{"t": "threads"'):
                 with suppress(*UNDECODABLE):
                     found.threads = msgspec.json.decode(line, type=_Threads).n or None
@@ -472,7 +497,7 @@ def _read_steps(log: Path) -> _Steps:
             if not is_step:
                 found.device.append(step)
             elif step.cap:
-                if not found.after:
+                if not found.after and (found.last_of_window is None or step.n <= found.last_of_window):
                     found.in_capture.append(step)
                 found.captured, captured_at = True, step.n
                 found.resumed.clear()

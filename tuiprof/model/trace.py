@@ -325,6 +325,8 @@ class Trace:
         #: Finds the ranks of its job; None = nobody looks, or it was done.
         self.find_siblings: Callable[[], TraceSet | None] | None = None
         self._siblings: TraceSet | None = None
+        #: Opens one more step of the same run, recorded for the arguments of its operators; None = there is none.
+        self.open_shapes_step: Callable[[], Trace | None] | None = None
         self._work: dict[int, Ints] = {}
         self._unpacked: dict[str, Ints] = {}
         #: Results of functions that are ``cached_on_trace``, by function and arguments.
@@ -351,6 +353,11 @@ class Trace:
     @siblings.setter
     def siblings(self, found: TraceSet | None) -> None:
         self._siblings, self.find_siblings = found, None
+
+    @derived
+    def shapes_step(self) -> Trace | None:
+        """One more step of the same run, with the arguments of operators that the trace lacks; None = there is none."""
+        return self.open_shapes_step() if self.open_shapes_step is not None else None
 
     # -- columns as arrays ---------------------------------------------------------------------------------
 

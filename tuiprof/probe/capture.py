@@ -42,6 +42,7 @@ class _Window:
         self.last = first + request.steps - 1
         self.profiler = profiler
         self.running = False
+        self.recorded = False  # its trace is: what still runs adds to it
         self.ns = 0
 
 
@@ -173,11 +174,11 @@ class Capturer:
     def _repeat(self) -> None:
         """Request again what was captured of steps that were none."""
         self._anew = False
-        again, self._served = self._served, []
         if (window := self._window) is not None:
             self._fail(window, CaptureError("what was being captured turned out not to be training steps"))
-            if not window.request.cause:  # a trigger fires again by itself
-                again.append(window.request)
+            if not window.request.cause and not window.recorded:  # a trigger fires again by itself
+                self._served.append(window.request)
+        again, self._served = self._served, []
         for request in again:
             if not request.id.endswith(_AGAIN * _MAX_AGAIN):
                 self.offer(replace(request, id=request.id + _AGAIN))
@@ -251,9 +252,13 @@ class Capturer:
         if window.running:
             profiler.step_ended()
             if n > window.last:
-                self._stop(window, window.last, began)
-            else:
-                profiler.step_begins(n)
+                profiler.stop()
+                more, window.recorded = not window.recorded, True
+                if not more or not profiler.records_on():
+                    self._finish(window, window.last, began)
+                    return
+                window.ns += monotonic_ns() - began
+            profiler.step_begins(n)
             return
         if not self.disturbing:
             self.disturbing = True
@@ -268,14 +273,13 @@ class Capturer:
             profiler.step_begins(n)
         window.ns += monotonic_ns() - began
 
-    def _stop(self, window: _Window, last: int, began: int, why: str = "") -> None:
-        """Stop the profiler and finish its files in a thread."""
-        window.profiler.stop()
+    def _finish(self, window: _Window, last: int, began: int, why: str = "") -> None:
+        """Finish the files of a stopped profiler in a thread."""
         self._window = None
-        if not window.request.cause:
-            self._served.append(window.request)
         self.disturbing = False
         window.ns += monotonic_ns() - began
+        if not window.request.cause:
+            self._served.append(window.request)
         thread = ProbeThread(lambda: self._write(window, last, why))
         self._threads = [old for old in self._threads if old.is_alive] + [thread]
         thread.start_or_run()
@@ -296,7 +300,10 @@ class Capturer:
         try:
             abort(window.profiler, error)
         finally:
-            self._tell(window.request, "failed", first=window.first, why=reason(error), ns=window.ns)
+            if window.recorded:
+                self._finish(window, window.last, monotonic_ns())
+            else:
+                self._tell(window.request, "failed", first=window.first, why=reason(error), ns=window.ns)
 
     def interrupt(self, why: str) -> None:
         """Cancel the open window, as the script needs the profiler."""
@@ -331,14 +338,19 @@ class Capturer:
         n = self._steps.n
         window = self._window
         if window is not None:
-            wanted = f"the script ended after {max(n - window.first, 0)} of {window.request.steps} steps"
+            last, why = window.last, ""
+            if not window.recorded:
+                last = n - 1
+                why = f"the script ended after {max(n - window.first, 0)} of {window.request.steps} steps"
             if window.running and n > window.first:
                 try:
-                    self._stop(window, n - 1, monotonic_ns(), why=wanted)
+                    began = monotonic_ns()
+                    window.profiler.stop()
+                    self._finish(window, last, began, why)
                 except Exception as error:
                     self._fail(window, error)
             else:
-                self._fail(window, CaptureError(wanted))
+                self._fail(window, CaptureError(why))
         for request in self._queue:
             if request.cause:
                 continue  # of a trigger: nobody waits for it

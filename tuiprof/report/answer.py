@@ -207,7 +207,11 @@ def _summary(answer: Answer) -> str:
         # Measured while captured, it may be a little longer than the step before.
         whole = answer.step_ns is not None and answer.device_work_ns >= _ALL * answer.step_ns
         work = format_ns(answer.device_work_ns)
-        parts.append("device work takes the whole step" if whole else f"device work alone takes {work}")
+        # Findings that shorten device work, too, can leave less of the step than that.
+        saved_ns = answer.together_ns or 0.0
+        before = bool(answer.step_ns) and (answer.step_ns or 0.0) - saved_ns < answer.device_work_ns
+        alone = f"device work alone takes {work}{' without these changes' if before else ''}"
+        parts.append("device work takes the whole step" if whole else alone)
     return " · ".join(parts)
 
 

@@ -29,10 +29,18 @@ Whole = Annotated[int, msgspec.Meta(ge=-(1 << 60), le=1 << 60)]
 #: Unix time, ns: up to the year 2116.
 UnixNs = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
-# gc=False: records hold no cycles, and millions of them would keep the garbage collector busy.
+
+class _Line(msgspec.Struct, tag_field="t", gc=False):
+    """A line of a log. Records hold no cycles, and millions of them would keep the garbage collector busy."""
 
 
-class Head(msgspec.Struct, tag="head", tag_field="t", gc=False):
+class _Event(_Line):
+    """A line about a moment."""
+
+    at: Whole  # monotonic ns
+
+
+class Head(_Line, tag="head"):
     """First line of every file."""
 
     v: int
@@ -54,7 +62,7 @@ class Head(msgspec.Struct, tag="head", tag_field="t", gc=False):
     host: str = ""  # name of the machine the writer runs on; empty = not recorded
 
 
-class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):
+class Step(_Line, tag="step"):
     """One training step, written when it ends."""
 
     n: Whole  # step number, from 0
@@ -69,10 +77,9 @@ class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):
     gc: tuple[Whole, Whole] | None = None
 
 
-class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
+class StepSource(_Event, tag="source"):
     """The source of steps, from here on."""
 
-    at: Whole
     what: str  # in words, e.g. ``"optimizer steps"``; empty = what was counted were no steps, and nothing else is known
     where: str = ""  # the line of the script, ``file:line``; empty = unknown
     withdrawn: Whole = 0  # number of earlier steps of this writer that were not steps; it counts from 0 again
@@ -82,17 +89,15 @@ class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
     missed_ns: Whole = 0
 
 
-class LikelyStep(msgspec.Struct, tag="likely", tag_field="t", gc=False):
+class LikelyStep(_Event, tag="likely"):
     """The loop whose iterations are probably the steps, if no source is known and they cannot be counted."""
 
-    at: Whole
     where: str  # the script's line, ``file:line``
 
 
-class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
+class Lines(_Event, tag="lines"):
     """Sampled lines of the thread that makes the steps, since the first sample; written repeatedly."""
 
-    at: Whole
     samples: Whole  # number of samples in which the script ran
     #: File, line and number of samples of the most frequent lines, most frequent first, one entry per line and
     #: activity
@@ -102,10 +107,9 @@ class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
     ns: Whole = 0  # time spent on sampling so far, ns
 
 
-class WorkersStarted(msgspec.Struct, tag="workers", tag_field="t", gc=False):
+class WorkersStarted(_Event, tag="workers"):
     """A loader that had workers before has started new ones, which ``persistent_workers=True`` avoids."""
 
-    at: Whole
     n: Whole  # number of the running step
     workers: Whole  # number of workers started
     starts: Whole  # number of such restarts in this process
@@ -114,10 +118,9 @@ class WorkersStarted(msgspec.Struct, tag="workers", tag_field="t", gc=False):
     waited_ns: Whole  # total wait for the first batches, ns
 
 
-class BatchPadding(msgspec.Struct, tag="padding", tag_field="t", gc=False):
+class BatchPadding(_Event, tag="padding"):
     """How much of the looked-at batches of texts or other sequences is padding, as sums over all of them so far."""
 
-    at: Whole
     n: Whole  # number of the running step
     batches: Whole  # number of looked-at batches with tensors that may be tokens
     width: Whole  # their columns
@@ -130,10 +133,9 @@ class BatchPadding(msgspec.Struct, tag="padding", tag_field="t", gc=False):
     frames: Whole = 0  # number of batches of other sequences than texts, such as speech
 
 
-class Weights(msgspec.Struct, tag="weights", tag_field="t", gc=False):
+class Weights(_Event, tag="weights"):
     """The parameters that are trained or called in a capture, as far as they were looked at so far."""
 
-    at: Whole
     n: Whole  # number of the running step
     types: dict[str, Whole]  # number of elements by type: "float32", …
     #: Number of weights that may be of convolutions over areas and volumes, and of these the depthwise ones
@@ -143,34 +145,30 @@ class Weights(msgspec.Struct, tag="weights", tag_field="t", gc=False):
     last: Whole  # number of kernels in channels-last, likewise
 
 
-class Threads(msgspec.Struct, tag="threads", tag_field="t", gc=False):
+class Threads(_Event, tag="threads"):
     """How many threads the operators of the training thread may use on a CPU, as a capture is prepared."""
 
-    at: Whole
     n: Whole
 
 
-class Trainer(msgspec.Struct, tag="trainer", tag_field="t", gc=False):
+class Trainer(_Event, tag="trainer"):
     """The framework whose training loop makes the steps, as a capture is prepared; not written if there is none."""
 
-    at: Whole
     name: str  # ``transformers``, ``lightning`` or ``accelerate``
 
 
-class Usage(msgspec.Struct, tag="usage", tag_field="t", gc=False):
+class Usage(_Event, tag="usage"):
     """What the process has used so far."""
 
-    at: Whole
     faults: Whole  # number of page faults that read nothing from a disk
     user_ns: Whole  # CPU time of its own
     system_ns: Whole  # CPU time of the operating system on its behalf
     thread_ns: Whole | None = None  # CPU time of the thread that makes the steps; None = not known
 
 
-class Garbage(msgspec.Struct, tag="garbage", tag_field="t", gc=False):
+class Garbage(_Event, tag="garbage"):
     """Python's garbage collections on the thread that makes the steps, as sums over the steps timed so far."""
 
-    at: Whole
     n: Whole  # number of the running step
     steps: Whole  # number of steps in which they were timed, without captured ones
     count: Whole  # number of collections
@@ -178,7 +176,7 @@ class Garbage(msgspec.Struct, tag="garbage", tag_field="t", gc=False):
     squares: float  # sum of the squares of their time in a step, ns²
 
 
-class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
+class DeviceStep(_Line, tag="dev"):
     """Device time of a step by device events, known some steps later."""
 
     n: Whole
@@ -187,29 +185,26 @@ class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     every: Whole = 1
 
 
-class Memory(msgspec.Struct, tag="mem", tag_field="t", gc=False):
+class Memory(_Event, tag="mem"):
     """The framework allocator's view of one device, bytes."""
 
-    at: Whole
     dev: Whole  # device index
     alloc: Whole  # allocated now
     reserved: Whole  # reserved from the driver now
     peak: Whole  # highest allocated so far
 
 
-class Uses(msgspec.Struct, tag="uses", tag_field="t", gc=False):
+class Uses(_Event, tag="uses"):
     """The accelerator of a device index of this process, written once it holds memory there."""
 
-    at: Whole
     dev: Whole  # device index, as the framework counts
     uuid: str = ""  # the device's UUID, or MIG instance's, without the vendor's prefix; empty = unknown
     pci: str = ""  # its PCI address, ``0000:1b:00``; empty = unknown
 
 
-class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
+class Cost(_Event, tag="cost"):
     """Cost of the probe, measured by itself."""
 
-    at: Whole
     steps: Whole  # number of steps included in ``ns``: all except captured ones
     #: Time spent in the probe's hooks so far, ns. Measured at the end of each step, and taken for its other hooks as
     #: well
@@ -217,10 +212,9 @@ class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
     flush_ns: Whole = 0  # CPU time of the probe's writing thread so far, ns; it runs beside the script
 
 
-class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
+class Capture(_Event, tag="capture"):
     """State of a capture request."""
 
-    at: Whole
     id: str  # name of the request
     state: str  # ``armed``, ``started``, ``written`` or ``failed``
     first: Whole | None = None  # first step captured; None = not yet known
@@ -231,37 +225,33 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
     cause: str = ""  # why the probe made it automatically (a trigger); empty = requested
 
 
-class Slower(msgspec.Struct, tag="slower", tag_field="t", gc=False):
+class Slower(_Event, tag="slower"):
     """Steps take longer since a capture; written repeatedly, for readers of only the end of a log."""
 
-    at: Whole
     first: Whole  # first step captured
     last: Whole  # last step captured
     before: Whole  # median step time before, ns
     after: Whole  # median step time since, ns
 
 
-class Telemetry(msgspec.Struct, tag="tele", tag_field="t", gc=False):
+class Telemetry(_Event, tag="tele"):
     """One reading of one device by the recorder (see :class:`tuiprof.telemetry.Sample`)."""
 
-    at: Whole
     dev: str
     m: dict[str, float]
     s: dict[str, str] = {}
 
 
-class Printed(msgspec.Struct, tag="out", tag_field="t", gc=False):
+class Printed(_Event, tag="out"):
     """How much the script had printed, by the recorder, which relates its output to time."""
 
-    at: Whole
     out: Whole  # bytes of ``stdout.log``
     err: Whole  # bytes of ``stderr.log``
 
 
-class Note(msgspec.Struct, tag="note", tag_field="t", gc=False):
+class Note(_Event, tag="note"):
     """Something worth telling the user: ``info``, ``warn`` or ``bad``."""
 
-    at: Whole
     level: str
     text: str
 
@@ -275,10 +265,9 @@ class Thread(msgspec.Struct, gc=False):
     main: bool = False  # it is the main thread
 
 
-class Stacks(msgspec.Struct, tag="stacks", tag_field="t", gc=False):
+class Stacks(_Event, tag="stacks"):
     """The stacks of all threads of a process at one moment."""
 
-    at: Whole
     #: Name of the request that every rank answers; ``end`` = where the exception came from that ended it
     id: str
     threads: list[Thread]  # its threads, the main one first
@@ -286,27 +275,24 @@ class Stacks(msgspec.Struct, tag="stacks", tag_field="t", gc=False):
     cause: str = ""  # why they were taken automatically; empty = requested
 
 
-class Flight(msgspec.Struct, tag="flight", tag_field="t", gc=False):
+class Flight(_Event, tag="flight"):
     """A dump of PyTorch's Flight Recorder, taken with :class:`Stacks` of the same id."""
 
-    at: Whole
     id: str  # name of the request
     path: str  # the dump, relative to the session directory
 
 
-class NotFinite(msgspec.Struct, tag="nan", tag_field="t", gc=False):
+class NotFinite(_Event, tag="nan"):
     """A NaN or infinite value of the training, written the first time."""
 
-    at: Whole
     n: Whole
     what: str  # whose it is, e.g. ``metric loss`` or ``gradient of layer.weight``
     value: str = "nan"  # ``nan``, ``inf``, ``-inf``; ``nan or inf`` if it was not distinguished
 
 
-class OutOfMemory(msgspec.Struct, tag="oom", tag_field="t", gc=False):
+class OutOfMemory(_Event, tag="oom"):
     """A failed allocation on a device; the script may have caught the error and continued."""
 
-    at: Whole
     n: Whole  # number of the step that was running
     dev: Whole  # device index
     wanted: Whole  # requested bytes
@@ -315,10 +301,9 @@ class OutOfMemory(msgspec.Struct, tag="oom", tag_field="t", gc=False):
     why: str = ""  # the reason if there is none
 
 
-class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
+class End(_Event, tag="end"):
     """Last line of a writer that ended in order."""
 
-    at: Whole
     #: Exit status of the script (recorder) or of this process (probe); None = unknown
     code: Whole | None = None
     signal: Whole | None = None  # signal that ended it; None = none

@@ -34,8 +34,14 @@ def similar(path: Path) -> str:
     """Return what may have been meant by a path at which there is nothing; empty = nothing similar is known."""
     from difflib import get_close_matches
 
+    stem = path.name.partition(".")[0]
     try:
-        close = get_close_matches(path.name, os.listdir(path.parent), n=1)
+        # Files of one kind have much of their name in common: what stands before it has to be similar, too.
+        close = [
+            name
+            for name in get_close_matches(path.name, os.listdir(path.parent), n=5)
+            if get_close_matches(stem, [name.partition(".")[0]])
+        ]
     except FileNotFoundError:
         return f"the folder {path.parent} does not exist either"
     except OSError as error:

@@ -7,9 +7,9 @@ step time. Changes are made by rules and by the user.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,6 +89,11 @@ class EditRange(NamedTuple):
     def exactly(cls, edit: Edit) -> EditRange:
         """Return a change without limits."""
         return cls(edit, edit, edit)
+
+    @classmethod
+    def over(cls, change: Callable[..., Edit], *figures: Iterable[Any]) -> EditRange:
+        """Return the change that a function makes of figures, each given as likely, least and most helpful."""
+        return cls(*(change(*each) for each in zip(*figures, strict=True)))
 
     def __or__(self, other: EditRange | Edit) -> EditRange:
         """Return both changes as one, within the limits of both."""

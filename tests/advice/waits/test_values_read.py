@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from analyses.made import Made, site
+from analyses.made import Made
 
 from tests.advice.findings import found
 from tuiprof.model import Trace
@@ -36,33 +36,26 @@ class _Steps:
     """Steps of a large product that the host waits for, and of loops."""
 
     def __init__(self) -> None:
-        self.made, self.correlation, self.at = Made(), 0, 0.0
+        self.made, self.at = Made(), 0.0
 
     def launch(self, operator: str, kernel: str, work_us: float, sequence: int | None = None) -> None:
-        self.correlation += 1
         self.made.op(operator, self.at, self.at + 40, sequence=sequence)
         starts = self.at + 10
-        self.made.launch(kernel, (self.at + 5, self.at + 9), (starts, starts + work_us), self.correlation)
+        self.made.launch(kernel, (self.at + 5, self.at + 9), (starts, starts + work_us))
         self.at += max(50, work_us + 20)
 
     def read(self) -> None:
-        self.correlation += 1
         at = self.at
         self.made.op("aten::item", at, at + 40).op("aten::_local_scalar_dense", at + 1, at + 39)
-        self.made.call("cudaMemcpyAsync", at + 5, at + 9, correlation=self.correlation)
-        self.made.kernel(
-            "Memcpy DtoH (Device -> Pageable)", at + 10, at + 12, self.correlation, category="memcpy", bytes=4
-        )
-        self.made.call("cudaStreamSynchronize", at + 12, at + 35, correlation=self.correlation + 1)
-        self.correlation += 1
+        self.made.copy("DtoH (Device -> Pageable)", (at + 5, at + 9), (at + 10, at + 12), 4)
+        self.made.call("cudaStreamSynchronize", at + 12, at + 35)
         self.at += 50
 
     def loop(self, loop: Loop, number: int) -> None:
         first = number * 1_000
         for index in range(loop.times):
-            self.launch(
-                loop.operator, loop.kernel, loop.work_us, first + index if loop.differentiated else None
-            )
+            sequence = first + index if loop.differentiated else None
+            self.launch(loop.operator, loop.kernel, loop.work_us, sequence)
         if loop.differentiated:
             for index in range(loop.times):
                 self.made.op(
@@ -75,7 +68,7 @@ class _Steps:
 
 def steps(before: Loop | None, after: Loop | None, *, reads: int = READS, between: int = 0) -> Trace:
     """Four steps of a product, a loop, reads in a row (of one ``between`` iterations of work) and another loop."""
-    all_steps, sites = _Steps(), []
+    all_steps = _Steps()
     for number in range(4):
         all_steps.made.step(number, number * STEP_US, (number + 1) * STEP_US)
         all_steps.at = number * STEP_US + 10.0
@@ -86,12 +79,11 @@ def steps(before: Loop | None, after: Loop | None, *, reads: int = READS, betwee
             if between and index % between == 0:
                 all_steps.launch("aten::sum", REDUCE, 2)
             all_steps.read()
-            sites.append(site(all_steps.at - 11, "train.py:72 log_norms"))
+            all_steps.made.site(all_steps.at - 11, "train.py:72 log_norms")
         if after is not None:
             all_steps.loop(after, number)
         all_steps.launch("aten::mm", GEMM, 500)
-    trace: Trace = all_steps.made.trace(sites)
-    return trace
+    return all_steps.made.trace()
 
 
 @pytest.mark.parametrize(("before", "after"), [(NORMS, LOGS), (NORMS, None), (None, LOGS)])

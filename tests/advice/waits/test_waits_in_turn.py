@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from analyses.made import Made, site
+from analyses.made import Made, in_session
 
 from tuiprof.advice.finding import Evidence, Finding
 from tuiprof.advice.waits import waits_in_turn
 from tuiprof.analyses import run
 from tuiprof.model import Trace
-from tuiprof.model.steps import Uncaptured
 
 LIBRARY = "/env/lib/python3.12/site-packages"
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
@@ -19,18 +18,15 @@ MASK = f"{LIBRARY}/transformers/masking_utils.py:331 _ignore_mask"
 
 def steps(*places: tuple[str, ...]) -> Trace:
     """Four steps that read a value at each place, right after a product."""
-    made, sites, correlation = Made(), [], 0
+    made = Made()
     for _, at in made.steps(180 * len(places)):
         for place, frames in enumerate(places):
-            correlation, begin = correlation + 10, at + 180 * place
-            made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 100), correlation)
+            begin = at + 180 * place
+            made.launch(GEMM, (begin, begin + 5), (begin + 8, begin + 100))
             made.op("aten::item", begin + 6, begin + 110)
-            made.call("cudaStreamSynchronize", begin + 7, begin + 105, correlation=correlation + 1)
-            sites.append(site(begin + 104, *frames))
-    trace: Trace = made.trace(sites)
-    time_ns = 180e3 * len(places)
-    trace.uncaptured = Uncaptured(40, time_ns, time_ns, time_ns, trainer="transformers")
-    return trace
+            made.call("cudaStreamSynchronize", begin + 7, begin + 105)
+            made.site(begin + 104, *frames)
+    return in_session(made.trace(), 180e3 * len(places), trainer="transformers")
 
 
 def findings(trace: Trace) -> list[Finding]:

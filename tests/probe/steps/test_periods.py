@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tuiprof.probe.steps.periods import PeriodicCount
+from tuiprof.probe.steps.followers import PeriodicCount
 
 
 def predicted(counts: list[int]) -> list[int]:

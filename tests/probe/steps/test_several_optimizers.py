@@ -259,7 +259,11 @@ def test_a_capture_begins_late_where_a_step_was_to_end_that_another_optimizer_wa
     steps.several_optimizers()
     capture = Capturer("", steps)
     begun: list[int] = []
-    monkeypatch.setattr(capture, "make_profiler", lambda request: MagicMock(step_begins=begun.append))
+    monkeypatch.setattr(
+        capture,
+        "make_profiler",
+        lambda request: MagicMock(step_begins=begun.append, records_on=lambda: False),
+    )
     capture.offer(Request("a", steps=2, at=6))
     first, second = MagicMock(), MagicMock()
     for n in range(12):

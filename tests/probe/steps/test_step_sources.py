@@ -208,6 +208,20 @@ def test_a_script_whose_loop_is_no_longer_counted_is_captured_by_the_clock(
     assert captures._request is not None
 
 
+def capturing(monkeypatch: pytest.MonkeyPatch, profiler: Any) -> tuple[Steps, Capturer]:
+    """Return steps, and what captures them with a profiler."""
+    steps = Steps(lambda: None)
+    capture = Capturer("", steps)
+    steps.on_withdrawn = capture.withdrawn
+    monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
+    return steps, capture
+
+
+def in_state(steps: Steps, state: str) -> list[str]:
+    """Return the captures that were recorded to be in a state, in order."""
+    return [item[1]["id"] for item in steps.out if item[0] == CAPTURE and item[1]["state"] == state]
+
+
 def test_a_capture_by_the_clock_may_end_at_a_boundary_in_another_thread() -> None:
     steps = Steps(lambda: None)
     capture = Capturer("", steps)
@@ -223,12 +237,10 @@ def test_a_capture_by_the_clock_may_end_at_a_boundary_in_another_thread() -> Non
 
 def test_a_capture_waits_for_its_step_among_those_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the training, the script evaluates more batches than it has to train to reach the step."""
-    steps = Steps(lambda: None)
-    steps.optimizer_made = True
-    capture = Capturer("", steps)
     begun: list[int] = []
     profiler = SimpleNamespace(prepare=lambda: None, start=lambda: None, step_begins=begun.append)
-    monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
+    steps, capture = capturing(monkeypatch, profiler)
+    steps.optimizer_made = True
     capture.offer(Request("a", at=20))
     for t in range(100):
         steps.end(BATCH, t)
@@ -238,40 +250,43 @@ def test_a_capture_waits_for_its_step_among_those_that_count(monkeypatch: pytest
     assert begun == [20]
 
 
-@pytest.mark.parametrize("ended", [4, 6], ids=["running", "written"])
+@pytest.mark.parametrize(
+    ("ended", "more", "so_far"),
+    [(4, False, 2), (6, False, 3), (5, True, 2), (6, True, 3)],
+    ids=["running", "written", "running-on", "written-later"],
+)
 @pytest.mark.parametrize(
     ("cause", "forked", "again"), [("", False, ["a-again"]), ("slow", False, []), ("", True, [])]
 )
 def test_only_what_was_asked_of_this_process_is_captured_again(
-    monkeypatch: pytest.MonkeyPatch, ended: int, cause: str, forked: bool, again: list[str]
+    monkeypatch: pytest.MonkeyPatch,
+    ended: int,
+    more: bool,
+    so_far: int,
+    cause: str,
+    forked: bool,
+    again: list[str],
 ) -> None:
-    steps = Steps(lambda: None)
-    capture = Capturer("", steps)
-    steps.on_withdrawn = capture.withdrawn
-    monkeypatch.setattr(capture, "make_profiler", lambda request: MagicMock(finish=lambda: "a.json"))
+    profiler = MagicMock(finish=lambda: "a.json", records_on=lambda: more)
+    steps, capture = capturing(monkeypatch, profiler)
     capture.offer(Request("a", steps=2, at=3, cause=cause))
     for t in range(ended):
         steps.end(OPTIMIZER, t)
     capture.wait(60)
     states = [fields["state"] for kind, fields in steps.out if kind == CAPTURE]
-    assert states == ["armed", "started", "written"][: ended // 2]
+    assert states == ["armed", "started", "written"][:so_far]
     if forked:
         capture.after_fork()
     steps.out.clear()
     steps.end(EXPLICIT, ended)
     steps.end(EXPLICIT, ended + 1)
-    assert [
-        item[1]["id"] for item in steps.out if item[0] == CAPTURE and item[1]["state"] == "armed"
-    ] == again
+    assert in_state(steps, "armed") == again
 
 
 def test_a_capture_of_a_loop_that_is_no_longer_counted_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be no later step at which it could end."""
-    steps = Steps(lambda: None)
-    capture = Capturer("", steps)
-    steps.on_withdrawn = capture.withdrawn
-    profiler = MagicMock()
-    monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
+    profiler = MagicMock(records_on=lambda: False)
+    steps, capture = capturing(monkeypatch, profiler)
     capture.offer(Request("a", steps=10**6, at=4))
     for t in range(10):
         steps.end(LOOP, t * 10**9)
@@ -280,34 +295,28 @@ def test_a_capture_of_a_loop_that_is_no_longer_counted_ends_at_once(monkeypatch:
     for t in range(5000):
         steps.end(LOOP, 10**10 + t)
     assert profiler.abort.called
-    ids = [item[1]["id"] for item in steps.out if item[0] == CAPTURE and item[1]["state"] == "armed"]
-    assert ids == ["a", "a-again"], "other steps may be found"
+    assert in_state(steps, "armed") == ["a", "a-again"], "other steps may be found"
 
 
 def test_a_capture_is_repeated_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pass over the data may look like steps at first."""
-    steps = Steps(lambda: None)
-    capture = Capturer("", steps)
-    steps.on_withdrawn = capture.withdrawn
-    monkeypatch.setattr(capture, "make_profiler", lambda request: MagicMock(finish=lambda: "a.json"))
+    steps, capture = capturing(monkeypatch, MagicMock(finish=lambda: "a.json", records_on=lambda: False))
     capture.offer(Request("a", steps=1, at=4))
     for t in range(10):
         for _ in range(9):
             steps.end(OPTIMIZER, t)
         capture.wait(60)
         steps.withdraw(OPTIMIZER, t)
-    ids = [item[1]["id"] for item in steps.out if item[0] == CAPTURE and item[1]["state"] == "written"]
-    assert ids == ["a", "a-again", "a-again-again", "a-again-again-again"]
+    written = in_state(steps, "written")
+    assert written == ["a", "a-again", "a-again-again", "a-again-again-again"]
 
 
 def test_a_time_out_while_a_capture_is_given_up_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     def handler(*_: object) -> None:
         raise TimeoutError
 
-    steps = Steps(lambda: None)
-    capture = Capturer("", steps)
     profiler = SimpleNamespace(prepare=lambda: None, abort=lambda: signal.raise_signal(signal.SIGALRM))
-    monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
+    steps, capture = capturing(monkeypatch, profiler)
     capture.offer(Request("a", at=2))
     steps.end(OPTIMIZER, 0)
     before = signal.signal(signal.SIGALRM, handler)

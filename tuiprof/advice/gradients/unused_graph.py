@@ -88,11 +88,9 @@ def _twice_differentiable(evidence: Evidence) -> Iterator[Finding]:
         "leave out create_graph=True where gradients are not differentiated again, as in validation",
         "high",
         "they create nodes, by their sequence numbers, and no backward pass visits these",
-        *EditRange(
-            *(
-                replace(calls.edit(chosen, part * keep_host, keep_work), waits=no_waits)
-                for part in _KEEP_BACKWARD
-            )
+        *EditRange.over(
+            lambda part: replace(calls.edit(chosen, part * keep_host, keep_work), waits=no_waits),
+            _KEEP_BACKWARD,
         ),
         event=event,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -76,13 +77,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         edits = on_cpu.edits
     elif beside:
         least_beside = workers if kind == IN_PROCESS else min(more, _UNKNOWN_MORE)
-        edits = EditRange(
-            *(
-                with_workers(trace, number, part, now=kind == WORKERS)
-                for number, part in zip(
-                    (beside, least_beside, beside), (None, *_HAND_OVER_RANGE), strict=True
-                )
-            )
+        edits = EditRange.over(
+            partial(with_workers, trace, now=kind == WORKERS),
+            (beside, least_beside, beside),
+            (None, *_HAND_OVER_RANGE),
         )
     else:
         edits = EditRange(*(Edit.of_host(trace, fetches(trace), part) for part in _CHEAPER))

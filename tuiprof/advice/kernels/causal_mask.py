@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import ASKED, Calls, arguments, index_of_outer
+from tuiprof.analyses.shared.arguments import ASKED, arguments
+from tuiprof.analyses.shared.calls import Calls, index_of_outer
 from tuiprof.analyses.shared.launch_shapes import ELEMENTWISE, grid_widths
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace

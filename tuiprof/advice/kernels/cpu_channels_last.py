@@ -9,7 +9,8 @@ import numpy as np
 
 from tuiprof.advice.cpu_convolutions import are_channels_first, has_depthwise, of_pytorch
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import Calls, arguments
+from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask

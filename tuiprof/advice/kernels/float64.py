@@ -9,7 +9,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.kernels.cpu_bfloat16 import PRODUCTS
-from tuiprof.analyses.shared.calls import arguments
+from tuiprof.analyses.shared.arguments import arguments
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace

@@ -62,16 +62,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     name = trace.name(int(rows[0]))
     instead, has_fused = fewer_calls(evidence, name)
-    edits = EditRange(
-        *(evidence.without_updates(host, part) for host, part in zip(_KEEP_HOST, _KEEP, strict=True))
-    )
     yield Finding(
         f"the optimizer launches {len(launches) / len(rows):.0f} kernels a step, one parameter at a time",
         name,
         instead,
         "high",
         "Optimizer.step launches no multi-tensor kernel",
-        *edits,
+        *EditRange.over(evidence.without_updates, _KEEP_HOST, _KEEP),
         event=int(rows[0]),
         switch="fused_optimizer=1" if has_fused else "",
     )
@@ -127,12 +124,6 @@ def steps_in_a_row(evidence: Evidence, rows: Ints) -> float:
 
 def _many(trace: Trace, evidence: Evidence, rows: Ints, count: float) -> Finding:
     both = np.union1d(rows, trace.host_events(CLEARS))
-    edits = EditRange(
-        *(
-            evidence.without_operators(both, number / count, part)
-            for number, part in zip(_AS_LONG, _KEEP, strict=True)
-        )
-    )
     name = trace.name(int(rows[0]))
     instead, has_fused = fewer_calls(evidence, name)
     return Finding(
@@ -142,7 +133,9 @@ def _many(trace: Trace, evidence: Evidence, rows: Ints, count: float) -> Finding
         + (", and fused=True" if has_fused else f"; {instead}"),
         "high",
         "one call updates all parameters; stepping in hooks of the backward pass saves the memory of gradients",
-        *edits,
+        *EditRange.over(
+            lambda as_long, part: evidence.without_operators(both, as_long / count, part), _AS_LONG, _KEEP
+        ),
         event=int(rows[0]),
     )
 

@@ -41,6 +41,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     times_of = np.zeros(len(calls.rows))
     times_of[nodes] = times
+    times_of_rows = times_of[calls.call_of_work[of_nodes]]
     longest = trace.longest(rows)
     node = nodes[np.argmax(slow_ns[long])]
     yield Finding(
@@ -53,12 +54,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "instead of 16 bits",
         "high",
         "in channels-first, every pixel of the result adds to the same few by atomic operations",
-        *EditRange(
-            *(
-                Edit.of_work(rows, np.minimum(part / times_of[calls.call_of_work[of_nodes]], 1.0))
-                for part in _OF_FORWARD
-            )
-        ),
+        *EditRange(*(Edit.of_work(rows, np.minimum(part / times_of_rows, 1.0)) for part in _OF_FORWARD)),
         event=longest,
     )
 

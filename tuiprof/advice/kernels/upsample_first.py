@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding, Sure
-from tuiprof.analyses.shared.calls import Calls, arguments
+from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.launch_shapes import elements, launch_shapes
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Ints

@@ -13,7 +13,8 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
 from tuiprof.advice.loops.product_loop import over_slices
 from tuiprof.analyses.data_loading import fetches
-from tuiprof.analyses.shared.calls import arguments, longest_period, loops
+from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.calls import longest_period, loops
 from tuiprof.analyses.shared.frames import ancestry_of, function_label, operator_label, running_at_start
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace

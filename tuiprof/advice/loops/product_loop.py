@@ -14,7 +14,8 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
 from tuiprof.advice.products.shapes import LISTED, Shape, arguments_of, product_of, shape_of, shapes_in
 from tuiprof.analyses.data_loading import fetches
-from tuiprof.analyses.shared.calls import ACCUMULATE, Arguments, Calls, loops
+from tuiprof.analyses.shared.arguments import Arguments
+from tuiprof.analyses.shared.calls import ACCUMULATE, Calls, loops
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.optimizers import updates

@@ -12,7 +12,8 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding, Sure
 from tuiprof.advice.products.shapes import LISTED, Shape, arguments_of, shape_of, shapes_in
-from tuiprof.analyses.shared.calls import Arguments, Calls
+from tuiprof.analyses.shared.arguments import Arguments
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count, format_rough_share

@@ -17,7 +17,8 @@ from tuiprof.advice.products.shapes import (
     shape_of,
     uses_after,
 )
-from tuiprof.analyses.shared.calls import Arguments, Calls
+from tuiprof.analyses.shared.arguments import Arguments
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.stretches import VIEWS
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints

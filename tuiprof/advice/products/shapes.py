@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from tuiprof.analyses.shared.calls import Arguments, Calls, arguments
+from tuiprof.analyses.shared.arguments import Arguments, arguments
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.trace import cached_on_trace

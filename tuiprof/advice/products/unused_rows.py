@@ -12,7 +12,8 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.products.shapes import Shape, arguments_of, shape_of, shapes_in, uses_after
-from tuiprof.analyses.shared.calls import Arguments, Calls
+from tuiprof.analyses.shared.arguments import Arguments
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
 from tuiprof.model.units import format_count, format_rough_share
 from tuiprof.whatif import EditRange

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import Calls, arguments
+from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.idle import DATA_LOADING
 from tuiprof.analyses.shared.model_calls import longer_calls, model_calls
 from tuiprof.analyses.shared.waits import outermost

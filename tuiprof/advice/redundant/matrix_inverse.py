@@ -8,7 +8,8 @@ from typing import Final, Literal
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import Calls, arguments
+from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import EditRange

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import ACCUMULATE, Calls, arguments, index_of_outer
+from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.calls import ACCUMULATE, Calls, index_of_outer
 from tuiprof.analyses.shared.idle import DATA_LOADING
 from tuiprof.analyses.shared.model_calls import model_calls
 from tuiprof.analyses.shared.optimizers import CLEARS

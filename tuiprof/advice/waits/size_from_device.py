@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -66,11 +67,9 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         at_places = _at_places(evidence, np.flatnonzero(chosen))
         if len(at_places):
             whole = calls.with_backward(chosen | calls.mask(at_places))
-            edits = EditRange(
-                *(calls.edit(whole, host, part) for host, part in zip(_KEEP_OF_LOOP, _KEEP, strict=True))
-            )
+            edits = EditRange.over(partial(calls.edit, whole), _KEEP_OF_LOOP, _KEEP)
         elif chosen.any():
-            edits = EditRange(*(calls.edit(whole, _KEEP_HOST, part) for part in _KEEP))
+            edits = EditRange.over(partial(calls.edit, whole, _KEEP_HOST), _KEEP)
         else:
             edits = EditRange.exactly(evidence.without_reading(row))
         yield Finding(

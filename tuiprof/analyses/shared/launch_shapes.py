@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from tuiprof.analyses.shared.calls import ASKED
+from tuiprof.analyses.shared.arguments import ASKED
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.analyses.shared import kernel_names as _kernel_names
-from tuiprof.analyses.shared.calls import arguments
+from tuiprof.analyses.shared.arguments import arguments
 from tuiprof.analyses.shared.compiled.instructions import CarriedOut, carried_out, kinds_of
 from tuiprof.analyses.shared.compiled.needs import InstructionNeed, needs_of
 from tuiprof.model import Trace

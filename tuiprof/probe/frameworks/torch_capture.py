@@ -271,6 +271,9 @@ class _Range:
 class TorchProfiler:
     """One window. Writes ``traces/<writer>.<unix_ms>.pt.trace.json.gz``, the layout TensorBoard reads.
 
+    On a GPU, the arguments of operators would slow the host down in the steps whose times count. They are recorded in
+    one more step, under a profiler of its own, and written beside the trace as ``<writer>.<unix_ms>.shapes.gz``.
+
     Raises:
         CaptureError: The script is profiling itself.
     """
@@ -297,11 +300,12 @@ class TorchProfiler:
         name = f"{capturer.writer}.{time.time_ns() // 1_000_000}"
         self._stem = os.path.join(folder, name)
         self._raw = os.path.join(folder, f".{name}.json")  # the one before may still be being compressed
+        self._raw_extra = os.path.join(folder, f".{name}.shapes")
         profiler = torch.profiler
-        activities = [profiler.ProfilerActivity.CPU]
+        self._activities = [profiler.ProfilerActivity.CPU]
         self._on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
         if self._on_device:
-            activities.append(profiler.ProfilerActivity.CUDA)
+            self._activities.append(profiler.ProfilerActivity.CUDA)
         options: dict[str, Any] = {}
         stack = request.stack and not profiles_calls()
         if stack:
@@ -310,13 +314,15 @@ class TorchProfiler:
         elif request.stack:
             capturer.note("warn", NO_CALLS)
         self._profiler = profiler._KinetoProfile(
-            activities=activities,
+            activities=self._activities,
             # On a CPU the time of operators depends on them, and they cost little beside what runs there.
             record_shapes=request.shapes or not self._on_device,
             profile_memory=request.memory,
             with_stack=stack,
             **options,
         )
+        self._shapes_apart = self._on_device and not (request.shapes or request.cause)
+        self._in_extra = self._detached = False
         self._syncs = SyncWatch(torch, request.memory) if torch.cuda.is_initialized() else None
         self._range_of = functools.partial(_Range, torch.autograd)
         self._garbage = GarbageRanges(self._range_of)
@@ -375,6 +381,23 @@ class TorchProfiler:
         if opened is not None:
             opened.__exit__()
 
+    def records_on(self) -> bool:
+        """Record the arguments of operators after the window; return whether that is possible.
+
+        It is not while CUPTI is up: in scripts that replay CUDA graphs, another profile without device activity then
+        ended in launch failures (PyTorch 2.11, CUDA 13).
+        """
+        if not self._shapes_apart or not self._detached:
+            return False
+        self._in_extra = True
+        self._profiler = self._torch.profiler._KinetoProfile(activities=self._activities, record_shapes=True)
+        with self._profilers.coming_back():
+            self._call("prepare_trace")
+        self._prepared = True
+        self._call("start_trace")
+        self._started = self._profilers.holds_tensors = True
+        return True
+
     def stop(self) -> None:
         """Stop recording, take CUPTI down and write the raw trace.
 
@@ -388,27 +411,34 @@ class TorchProfiler:
             raise CaptureError(
                 "PyTorch lost its profiler state: steps run inside calls from C++, or in several threads"
             )
-        cupti = self._profilers.cupti
-        if cupti is None or not self._on_device or self._capturer.ending:
-            self._call("stop_trace")
-        elif reason := cupti.reason_to_keep(self._profilers.used_by_script):
-            self._call("stop_trace")
-            self._capturer.note("info", f"CUPTI stays attached after the capture: {reason}")
-        elif not cupti.taken_down_after(lambda: self._call("stop_trace")):
-            self._capturer.note("warn", "CUPTI could not be detached after the capture within 2 s")
-        self._call("export_chrome_trace", self._raw)
+        self._stop_and_detach()
+        self._call("export_chrome_trace", self._raw_extra if self._in_extra else self._raw)
         self._profiler.profiler = None  # the events, which hold memory, and weak references to tensors
         self._break_device_chain()
 
+    def _stop_and_detach(self) -> None:
+        """Stop the profile and, where that is safe, take CUPTI down."""
+        cupti = self._profilers.cupti
+        if cupti is None or not self._on_device or self._capturer.ending:
+            self._call("stop_trace")
+            self._detached = cupti is None
+        elif reason := cupti.reason_to_keep(self._profilers.used_by_script):
+            self._call("stop_trace")
+            self._capturer.note("info", f"CUPTI stays attached after the capture: {reason}")
+        else:
+            self._detached = cupti.taken_down_after(lambda: self._call("stop_trace"))
+            if not self._detached:
+                self._capturer.note("warn", "CUPTI could not be detached after the capture within 2 s")
+
     def finish(self) -> str:
-        """Write the lines of host waits, then compress and move the trace; return its path relative to the session."""
+        """Write what lies beside the trace, then compress and move it; return its path relative to the session."""
         trace = self._stem + ".pt.trace.json.gz"
-        packed = self._raw + ".gz"
-        _compress(self._raw, packed)
-        os.unlink(self._raw)
+        if os.path.exists(self._raw_extra):
+            with contextlib.suppress(OSError):  # it only adds to the trace
+                _pack(self._raw_extra, self._stem + ".shapes.gz")
         if self._syncs is not None:
             self._syncs.write(self._stem + ".syncs.jsonl")
-        os.replace(packed, trace)
+        _pack(self._raw, trace)
         return os.path.relpath(trace, self._session)
 
     def _stop_marking(self) -> None:
@@ -428,13 +458,17 @@ class TorchProfiler:
         self._started = self._prepared = False
         if prepared and not started and not self._torch.autograd._profiler_enabled():
             self._run_for_nothing()
+        elif self._in_extra and started:
+            self._stop_and_detach()
         elif prepared or started:
             self._call("stop_trace")
+        with contextlib.suppress(OSError):
+            os.unlink(self._raw_extra)
 
     def _run_for_nothing(self) -> None:
         """End what was prepared, which is possible only through a run."""
         self._call("start_trace")
-        self._call("stop_trace")
+        self._stop_and_detach() if self._in_extra else self._call("stop_trace")
 
     def forget(self) -> None:
         """Record nothing in a child that was forked meanwhile, such as a worker of a DataLoader."""
@@ -472,13 +506,15 @@ def _dropped(*_args: Any, **_kwargs: Any) -> None:
     """Warn of nothing."""
 
 
-def _compress(source: str, target: str) -> None:
-    """Compress a file while the script may close all files there are."""
-    packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
-    packed = OwnFile(target)
+def _pack(raw: str, path: str) -> None:
+    """Compress a file under another name, which it gets when it is whole, while the script may close all files."""
+    part, packer = raw + ".gz", zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    packed = OwnFile(part)
     try:
-        for piece in pieces(source, _PIECE):
+        for piece in pieces(raw, _PIECE):
             packed.append(packer.compress(piece))
         packed.append(packer.flush())
     finally:
         packed.close()
+    os.unlink(raw)
+    os.replace(part, path)

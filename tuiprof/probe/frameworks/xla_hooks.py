@@ -105,6 +105,10 @@ class XPlaneProfiler:
         with profile_function_kept():
             self._profiler.stop_trace()
 
+    def records_on(self) -> bool:
+        """Nothing follows the window: the arguments of instructions are in their programs."""
+        return False
+
     def finish(self) -> str:
         """Return the path of the trace relative to the session."""
         new = self._written()

@@ -25,12 +25,11 @@ from ..assembly import OPTIMIZER as OPTIMIZER_PART
 from ..events import DEVICE, NOTE, remove
 from ..isolation import is_of_python
 from ..sampler import script_line
-from .counted_loop import CountedLoop
 from .followers import Followers
 from .length import Length
 from .optimizers import ENCLOSING, FOLLOWER, NEWLY_COUNTED, PART, Optimizers, nobody
 from .put_off import NO_CALL, PutOff, merged, no_call
-from .repeated import BackwardPasses, Batches
+from .repeated import BackwardPasses, Batches, CountedLoop
 from .sources import BACKWARDS, BATCH, CLOSED, GIVEN, JITTED, LOOP, NONE, OPTIMIZER, SOURCES
 
 _SETTLED_AFTER = 3

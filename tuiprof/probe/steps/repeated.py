@@ -1,4 +1,4 @@
-"""Sources of steps that are found by repetition: how often batches and backward passes were seen before they count."""
+"""Sources of steps that are found by repetition: batches, backward passes and a loop, and when they begin to count."""
 
 from __future__ import annotations
 
@@ -47,3 +47,19 @@ class BackwardPasses:
         """There is another one; return whether they may be the steps by now."""
         self.count += 1
         return self.count > (_QUIET_BACKWARDS_WITH_OPTIMIZER if optimizer_made else _QUIET_BACKWARDS)
+
+
+class CountedLoop:
+    """The loop whose iterations may be the steps, as far as counting them goes; found by :mod:`.loop_steps`."""
+
+    __slots__ = {
+        "at": "where it is, ``file:line``",
+        "is_too_short": "its iterations turned out to be no steps; reset by the reader",
+        "missed_ns": "time of the script in it before its iterations were counted",
+        "on_trial": "its iterations may turn out to be parts of a step",
+    }
+
+    def __init__(self) -> None:
+        self.at = ""
+        self.missed_ns = 0
+        self.on_trial = self.is_too_short = False

@@ -499,10 +499,11 @@ def _step_time(fold: Fold) -> Table | None:
         return None
     overview = lead.steps.overview
     known = overview.count > 0
+    captured = _captured(fold, lead)
     rows = {
         "start_ns": overview.t_start_ns,
         "steps": overview.count,
-        "captured": _captured(fold, lead),
+        "captured": captured,
         "mean_ns": overview.mean,
         "lowest_ns": overview.minimum,
         "highest_ns": overview.maximum,
@@ -520,7 +521,8 @@ def _step_time(fold: Fold) -> Table | None:
     frame = pl.DataFrame({name: values[known] for name, values in rows.items()})
     title = "Step time over the run"
     chart = Chart(title, (Series("mean_ns", "lowest_ns", "highest_ns"),), at="start_ns", marked="captured")
-    return Table("step_time", title, columns, frame, note="captured steps included", chart=chart)
+    note = "captured steps included" if captured.any() else ""
+    return Table("step_time", title, columns, frame, note=note, chart=chart)
 
 
 def _captured(fold: Fold, lead: WriterState) -> Ints:

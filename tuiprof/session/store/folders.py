@@ -257,6 +257,20 @@ def session_dirs(root: Path) -> list[Path]:
     return [path for path in _dirs(root) if not _is_ladder(path)]
 
 
+def session_folder(path: Path) -> Path | None:
+    """Return the folder of the session that a trace is in; None = not in a session."""
+    return next((folder for folder in path.parents if (folder / "session.json").is_file()), None)
+
+
+def trace_title(path: Path) -> str:
+    """Return the name of a trace's session without its date, or of the file if it is in no session; untrusted.
+
+    Files in a session have names such as ``rank0.1795465808049.pt.trace.json.gz``, which do not identify the run.
+    """
+    session = session_folder(path.absolute())
+    return path.name if session is None else _NAMED.sub("", session.name, count=1)
+
+
 def ladder_dirs(root: Path) -> list[Path]:
     """Return the ladder directories in a root folder, newest first; empty if it does not exist.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -25,8 +26,13 @@ TAIL_BYTES: Final = 64 << 10
 #: Marks that Kineto (PyTorch's profiler) writes to stderr for tracers at the start and end of a capture. No setting
 #: disables them without disabling error messages.
 _PROFILER_MARK: Final = re.compile(
-    rb"USDT:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\] profiler_\w+\s*"
+    rb"USDT:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\] profiler_\w+[ \r]*\n"
 )
+
+#: The end of a line after which the cursor is on the line above, and the begin of one that writes over another:
+#: together, the states of a progress bar below another one (tqdm with ``position=1``).
+_MOVES_UP: Final = re.compile(rb"\x1b\[1?A[\r ]*\Z")
+_OVERWRITES: Final = b"\r"
 
 #: Escape sequences: CSI, OSC and other strings (also unfinished ones), and two-character escapes, in their 7-bit form
 #: and in the 8-bit form as decoded text.
@@ -40,11 +46,11 @@ _ESCAPES: Final = re.compile(
 def safe_line(raw: bytes) -> str:
     """Return a line of output as sanitized text.
 
-    Text overwritten after a carriage return (a progress bar) and escape sequences are removed, other control characters
-    and invalid UTF-8 are replaced, tabs become spaces, and a very long line is cut.
+    Text overwritten after a carriage return (a progress bar), escape sequences and blanks at the end are removed, other
+    control characters and invalid UTF-8 are replaced, tabs become spaces, and a very long line is cut.
     """
     text = raw.rstrip(b"\r").rpartition(b"\r")[2][: LONGEST_LINE * 8].decode("utf-8", "replace")
-    text = UNSAFE.sub("\ufffd", _ESCAPES.sub("", text).expandtabs(8))
+    text = UNSAFE.sub("\ufffd", _ESCAPES.sub("", text).expandtabs(8)).rstrip(" ")
     return text if len(text) <= LONGEST_LINE else text[:LONGEST_LINE] + " … (cut)"
 
 
@@ -81,10 +87,16 @@ class OutputReader:
         else:
             self._file.seek(start)
         block = self._partial + self._file.read(min(max_bytes, end - self._file.tell()))
-        *lines, self._partial = block.split(b"\n")
+        # A mark may follow the state of a progress bar, which goes on after it.
+        *lines, self._partial = _PROFILER_MARK.sub(b"", block).split(b"\n")
+        shown = [
+            safe_line(line)
+            for line, below in pairwise([*lines, self._partial])
+            if not (below.startswith(_OVERWRITES) and _MOVES_UP.search(line))
+        ]
         # A progress bar may write megabytes to one line; only the end is needed.
         self._partial = self._partial[-(LONGEST_LINE * 8) :]
-        return [safe_line(line) for line in lines if not _PROFILER_MARK.fullmatch(line)]
+        return shown
 
     @property
     def position(self) -> int:

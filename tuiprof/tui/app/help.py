@@ -63,6 +63,8 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         _help("down,j", "scroll(1)", "down", "One line down", id="help.down", show=False),
         _help("pageup", "scroll(-10)", "page up", "Ten lines up", id="help.page_up", show=False),
         _help("pagedown,space", "scroll(10)", "page down", "Ten lines down", id="help.page_down", show=False),
+        _help("home,g", "edge(False)", "start", "Go to the first line", id="help.home", show=False),
+        _help("end,G", "edge(True)", "end", "Go to the last line", id="help.end", show=False),
     ]
 
     def __init__(self, about: Screen[Any]) -> None:
@@ -133,6 +135,10 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
 
     def action_scroll(self, lines: int) -> None:
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
+    def action_edge(self, last: bool) -> None:
+        box = self.query_one(VerticalScroll)
+        (box.scroll_end if last else box.scroll_home)(animate=False)
 
 
 def _merged(rows: list[tuple[str, str, str, str]]) -> list[tuple[str, str, str, str]]:

@@ -82,7 +82,7 @@ class CompareScreen(Screen[None]):
 
     def _open(self) -> tuple[Comparison, type[CompareView]]:
         """In the worker's thread: open and compare both runs; the second time with before and after swapped."""
-        from tuiprof.comparison.sides import compare_sides, open_side
+        from tuiprof.comparison.sides import compare_sides, open_side, with_distinct_names
         from tuiprof.formats.remote import fetch
         from tuiprof.tui.compare.view import Comparison
         from tuiprof.tui.compare.widget import CompareView
@@ -90,10 +90,11 @@ class CompareScreen(Screen[None]):
 
         fetcher = partial(fetch, cancelled=self._stop.is_set)
         if self._sides is None:
-            before, after = (
+            opened = (
                 open_side(target, root=self._root, opener=self._open_trace, fetcher=fetcher)
                 for target in self.targets
             )
+            before, after = with_distinct_names(*opened)
         else:
             after, before = self._sides
         self._sides = before, after

@@ -237,9 +237,16 @@ class CompareView(Vertical):
     def _table(self) -> Table:
         return self.comparison.report.table(self.current)
 
+    @property
+    def _has_events(self) -> bool:
+        """Whether the rows of the shown table have events in the timelines."""
+        return self.comparison.lanes is not None and "before_event" in self._table.rows.columns
+
     def _show_table(self) -> None:
         report = self.comparison.report
         self.pane.show(self.current, replace(report, tables=(self._table,), facts=()), verdict=False)
+        for table in self.pane.query(VirtualTable):
+            table.opens = self._has_events
         tabs = tabs_of(report)
         self.query_one(TabBar).show(tabs, self.current, "")
         digest = self.query_one(ChangeDigest)
@@ -299,7 +306,7 @@ class CompareView(Vertical):
     def on_virtual_table_selected(self, message: VirtualTable.Selected) -> None:
         message.stop()
         rows = self._table.rows
-        if self.comparison.lanes is None or "before_event" not in rows.columns:
+        if not self._has_events:
             return
         before, after = (rows[name][message.source] for name in ("before_event", "after_event"))
         row = before if after is None else after

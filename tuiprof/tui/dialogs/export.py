@@ -22,6 +22,7 @@ from tuiprof.model.trace import Trace
 from tuiprof.model.units import plural
 from tuiprof.report import Style, render_all
 from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
+from tuiprof.session.store.folders import trace_title
 from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.terminal.keys import key
@@ -130,13 +131,14 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             rows = plural(len(shown.tables[0].rows), "row")
             name = f"{shown.analysis}.{shown.tables[0].key}"
             self._scopes.append(_Scope(f"the table as shown, {rows}", name, [shown]))
-        if answers:
+        if len(answers) > 1 or (answers and current is None):
             self._scopes.append(_Scope(f"all {len(answers)} analyses", "report", list(answers)))
         self._chosen = 0
         self._format: Format = "text"
         self._trace = trace
         path = trace.info.path if trace is not None else None
-        self._stem = as_stem(path.name.split(".")[0] if path else "", "trace")
+        title = trace_title(path) if path is not None else ""
+        self._stem = as_stem(title if path is None or title != path.name else title.split(".")[0], "trace")
         self._problem = ""
         self._confirmed: Path | None = None  # existing file that the next enter replaces
 

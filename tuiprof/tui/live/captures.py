@@ -165,23 +165,25 @@ class Verdict:
         """Return the worst alert and the most important message; only one of them unless the screen is tall."""
         sentence = self._sentence(width, tall)
         if row_width(sentence) > width and not tiny:
-            return self._with_alert(wrap_row(sentence, width, 2, indent=3), width, tall)
+            return self._with_alert(wrap_row(sentence, width, 2, indent=3), width, tall=tall, tiny=tiny)
         armed = view.armed_row(self._captures.armed)
         right = [*armed, *self._overhead.row]
         if row_width(sentence) + row_width(right) + 2 > width:
             right = armed
         if sentence and right:  # armed triggers stay visible: the sentence is cut instead
             sentence = spread(fit(sentence, max(width // 3, width - row_width(right) - 2)), right, width)
-        return self._with_alert([sentence] if sentence else [], width, tall)
+        return self._with_alert([sentence] if sentence else [], width, tall=tall, tiny=tiny)
 
-    def _with_alert(self, sentence: list[Row], width: int, tall: bool) -> list[Row]:
+    def _with_alert(self, sentence: list[Row], width: int, *, tall: bool, tiny: bool) -> list[Row]:
         found = self._figures.alerts
-        alert = [view.alert_row(found, width)] if found else []
+        alert = view.alert_rows(found, width, 1 if tall or tiny else 2) if found else []
         if tall:
             return [*alert, *sentence]
         awaited = self._moment.selected is not None or self._captures.requested is not None
-        urgent = bool(alert) and not awaited and not self._captures.ready
-        return alert if urgent and (found[0].level == "bad" or not sentence) else sentence or [[]]
+        # A trace that is ready stays in the key bar, and a run that is stuck or out of memory does not wait for it.
+        bad = bool(alert) and found[0].level == "bad"
+        urgent = bool(alert) and not awaited and (bad or not sentence)
+        return alert if urgent else sentence or [[]]
 
     def _sentence(self, width: int, tall: bool) -> Row:
         """Return the first that applies: the selected step, a capture, how the run ended, a finding."""

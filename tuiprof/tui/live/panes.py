@@ -423,6 +423,9 @@ class RunPanes(Vertical):
                 )
             )
             return
+        if view.window_s is not None and not view.holds(charted.steps):
+            chart.explain(live_view.none_in_view_lines(charted.steps, view, running=moment.running))
+            return
         growing = moment.following or (replay is not None and not replay.over)
         fixed = growing or view.young
         edge_s = chart.edge(view.now_ns / 1e9, view.span_s, view.begin_ns / 1e9) if fixed else None
@@ -467,6 +470,7 @@ class RunPanes(Vertical):
                 read=read,
                 slowdown=slowdown,
                 steps_are=sanitize(counted(rank)),
+                label=live_view.stats_label(rank.steps, view) if rank is not None else "",
             )
         )
         why = "no phases recorded: they come with torch hooks, or with tuiprof.phase(…)"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value
+from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value, plural
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import RULES, Alert
@@ -26,7 +26,7 @@ from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import DeviceMeta, Labels, TriggerRequest
 from tuiprof.session.store.status import Status
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.spans import Row, Span, change_span, fit, join, row_width, spread
+from tuiprof.tui.widgets.spans import Row, Span, change_span, fit, join, row_width, spread, wrap_row
 
 if TYPE_CHECKING:
     from tuiprof.comparison.headline import Headline
@@ -41,6 +41,8 @@ _MAX_PHASES = 7
 MAX_LANES = 8
 #: Maximum width of a host's name.
 _HOST_WIDTH = 16
+#: If no step is in view, the figures are those of this many steps before.
+_FALLBACK = 50
 #: Before this time in a run, the recorder's cost is mostly that of its start.
 _SETTLED_NS = 10_000_000_000
 _SEPARATOR: Span = (glyphs.DOT, "rule")
@@ -90,6 +92,11 @@ class View:
         last = int(np.searchsorted(steps.rows["t_ns"], self.now_ns, side="right"))
         return slice(min(found.start, last), last)
 
+    def holds(self, steps: StepSeries) -> bool:
+        """Whether a step ended in view."""
+        rows = self.rows(steps)
+        return bool(rows.start < rows.stop)
+
 
 def first_step_ns(rank: WriterState | None) -> int:
     """Return the session time at which the first step of a rank began; 0 = no step yet."""
@@ -116,7 +123,14 @@ def stats_in_view(steps: StepSeries, view: View) -> StepStats:
     if view.window_s is None:
         return steps.whole_run()
     stats = steps.stats(view.rows(steps))
-    return stats if stats.count else steps.stats(slice(max(0, len(steps.rows) - 50), None))
+    return stats if stats.count else steps.stats(slice(max(0, len(steps.rows) - _FALLBACK), None))
+
+
+def stats_label(steps: StepSeries, view: View) -> str:
+    """Return which steps :func:`stats_in_view` is about: ``last 60 s``, or ``last 50 steps`` if there are none then."""
+    if view.window_s is None or view.holds(steps):
+        return view.label
+    return f"last {plural(min(len(steps.rows), _FALLBACK), 'step')}"
 
 
 def slowdown_in_view(steps: StepSeries, view: View) -> Slowdown | None:
@@ -143,7 +157,7 @@ def phases(steps: StepSeries, view: View, row: int | None = None) -> dict[str, f
         return steps.phase_means(slice(row, row + 1))
     rows = view.rows(steps)
     if rows.start >= rows.stop:
-        rows = slice(max(0, len(steps.rows) - 50), len(steps.rows))
+        rows = slice(max(0, len(steps.rows) - _FALLBACK), len(steps.rows))
     return steps.ordinary_phases(rows)
 
 
@@ -157,12 +171,13 @@ def stats_row(
     read: float = 1.0,
     slowdown: Slowdown | None = None,
     steps_are: str = "",
+    label: str = "",
 ) -> list[Row]:
     """Return the line above the chart, as two lines if it is narrow.
 
     ``batch`` is the number of samples per step; ``baseline`` the name and median step time in ns of the variant to
     compare with; ``read`` the share of the logs read so far (below 1, the figures cover only their end);
-    ``steps_are`` what counts as a step.
+    ``steps_are`` what counts as a step; ``label`` which steps they are (default: those in view).
     """
     if not stats.count:
         return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
@@ -178,7 +193,7 @@ def stats_row(
     ]
     if batch:
         parts.append([(format_count(round(stats.rate_hz * batch)), "text"), (" samples/s", "dim")])
-    right: Row = [(f"{view.label} ", "dim")]
+    right: Row = [(f"{label or view.label} ", "dim")]
     if slowdown is not None:
         right = [(f"{format_speed(1 + slowdown.share)} since a capture", "warn"), ("   ", "text"), *right]
     # Steps slowed by the profiler cannot be compared with another run; figures of the whole run exclude them.
@@ -406,8 +421,8 @@ def no_step_lines(
     """
     now = "S, " if can_ask else ""
     how = [
-        "steps are detected in PyTorch, torch_xla, Keras and, with Python 3.12 or newer, in any loop;",
-        f"otherwise say what ends one: {now}tuiprof run --step-at FILE:LINE, or tuiprof.step() in the script",
+        "steps are detected in PyTorch, torch_xla, Keras and, with Python 3.12 or newer, in any loop; "
+        f"otherwise say what ends one: {now}tuiprof run --step-at FILE:LINE, or tuiprof.step() in the script"
     ]
     if likely:
         how = [
@@ -422,6 +437,20 @@ def no_step_lines(
     if status.detail == "starting":
         return ["starting …"]
     return [f"no step yet{f': {sanitize(waiting)}' if waiting else ''}", *how]
+
+
+def none_in_view_lines(steps: StepSeries, view: View, *, running: bool) -> list[str]:
+    """Return why the chart is empty although there are steps: none ended in view."""
+    ends = steps.rows["t_ns"]
+    before = int(np.searchsorted(ends, view.now_ns, side="right"))
+    if not before:
+        return ["no step yet at this point of the run"]
+    number, ago = int(steps.rows["n"][before - 1]), format_ns(view.now_ns - int(ends[before - 1]))
+    last = f"step {format_count(number)} ended {ago} {'ago' if view.live and running else 'before'}"
+    return [
+        f"no step in the {view.label}: {last}",
+        "z shows a longer time" + ("; s shows where each thread is" if running else ""),
+    ]
 
 
 def capture_row(capture: CaptureState) -> Row:
@@ -474,23 +503,31 @@ def over_row(status: Status, error: str, now_ns: int, missing: Sequence[str]) ->
 
 def runs_row(runs: Sequence[Summary], shown: str, width: int) -> Row:
     """Return the active runs in one line, with the shown run marked."""
-    row: Row = [(" runs  ", "dim")]
+    parts: list[Row] = []
     for number, run in enumerate(runs, 1):
         here = run.id == shown
-        glyph, role = (glyphs.RUNNING, "good") if run.state == "running" else (glyphs.DONE, "dim")
+        glyph, role = glyphs.STATES[run.state]
         median = f" {format_ns(run.median_ns)}" if run.median_ns is not None else ""
-        part: Row = [
-            (f"{glyphs.CURSOR if here else ' '}{number} ", "accent" if here else "dim"),
-            (f"{glyph} ", role),
-            (sanitize(run.title), "strong" if here else "text"),
-            (f"{median}  ", "dim"),
-        ]
-        left = len(runs) - number
-        more = f" {left + 1} more"
-        if row_width(row) + row_width(part) + (len(more) if left else 0) > width and not here:
-            return [*row, (more, "dim")]
-        row.extend(part)
-    return fit(row, width)
+        parts.append(
+            [
+                (f"{glyphs.CURSOR if here else ' '}{number} ", "accent" if here else "dim"),
+                (f"{glyph} ", role),
+                (sanitize(run.title), "strong" if here else "text"),
+                (f"{median}  ", "dim"),
+            ]
+        )
+    title: Row = [(" runs  ", "dim")]
+    if row_width(title) + sum(map(row_width, parts)) <= width:
+        return [*title, *(span for part in parts for span in part)]
+    at = next((index for index, run in enumerate(runs) if run.id == shown), 0)
+    room = width - row_width(title) - row_width(parts[at]) - len(f" {len(runs)} more")
+    kept = {at}
+    for index in sorted(range(len(runs)), key=lambda index: (abs(index - at), index)):
+        if index != at and row_width(parts[index]) <= room:
+            room -= row_width(parts[index])
+            kept.add(index)
+    row = [*title, *(span for index in sorted(kept) for span in parts[index])]
+    return fit([*row, (f" {len(runs) - len(kept)} more", "dim")], width)
 
 
 def rank_rows(ranks: Sequence[RankTimes], shown: str, width: int, max_rows: int) -> list[Row]:
@@ -600,6 +637,15 @@ def alert_row(alerts: Sequence[Alert], width: int) -> Row:
     rule: Row = [(f"  ({sanitize(first.rule)})", "dim")]
     room = width - row_width(more)
     return spread([*row, *rule] if row_width([*row, *rule]) + 2 <= room else fit(row, room - 2), more, width)
+
+
+def alert_rows(alerts: Sequence[Alert], width: int, most: int) -> list[Row]:
+    """Return the worst alert in as few rows as hold its text, at most ``most``; the other alerts are counted."""
+    more: Row = [(f"  a: {len(alerts) - 1} more ", "key")] if len(alerts) > 1 else []
+    text: Row = [(f" {glyphs.FLAG} ", alerts[0].level), (sanitize(alerts[0].text), "text")]
+    if most == 1 or row_width(text) + row_width(more) + 2 <= width:
+        return [alert_row(alerts, width)]
+    return wrap_row([*text, *more], width, most, indent=3)
 
 
 def overhead_row(rank: WriterState | None, fold: Fold, screen_share: float | None) -> Row:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.model.units import format_bytes, format_count, format_ns, format_share
 from tuiprof.report.sanitize import clip, sanitize
+from tuiprof.session.store.folders import session_folder
 from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.keys import key
@@ -74,20 +74,6 @@ class Captures:
         if len(self.sets) > 1:
             parts.append(f"capture {self.sets.index(shown) + 1} of {len(self.sets)}")
         return ", ".join(parts)
-
-
-def session_folder(path: Path) -> Path | None:
-    """Return the folder of the session that a trace is in; None = not in a session."""
-    return next((folder for folder in path.parents if (folder / "session.json").is_file()), None)
-
-
-def trace_title(path: Path) -> str:
-    """Return the name of a trace's session without its date, or of the file if it is in no session; untrusted.
-
-    Files in a session have names such as ``rank0.1795465808049.pt.trace.json.gz``, which do not identify the run.
-    """
-    session = session_folder(path.absolute())
-    return path.name if session is None else re.sub(r"^\d{8}T\d{6}Z-", "", session.name)
 
 
 def captures_of(path: Path, directory: Path | None = None) -> Captures:

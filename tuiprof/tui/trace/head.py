@@ -14,7 +14,8 @@ from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
 from tuiprof.model.units import plural
 from tuiprof.report.sanitize import clip, sanitize
-from tuiprof.tui.opening.captures import Captures, trace_title
+from tuiprof.session.store.folders import trace_title
+from tuiprof.tui.opening.captures import Captures
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.trace.view import Finding, Headline, finding_rows, reading_text, trace_facts

@@ -15,6 +15,7 @@ from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
+from tuiprof.session.store.folders import trace_title
 from tuiprof.tui.opening.loading import LoadingPanel, Opening, Progress, open_in_thread
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.terminal_app import TerminalApp
@@ -217,7 +218,7 @@ class TraceScreen(Screen[None]):
                 hint = "a trace file, a session (path, name or last) or LADDER:VARIANT"
                 self.app.ask(TextForm("compare with", placeholder=hint), compare)
 
-        self.app.ask(PickScreen(f"baseline for {sanitize(path.name)}", names), picked)
+        self.app.ask(PickScreen(f"baseline for {sanitize(trace_title(path))}", names), picked)
 
     def _list_captures(self, captures: Captures) -> None:
         if captures.path == self.path:

@@ -12,7 +12,7 @@ from tuiprof.model.intervals import Window
 from tuiprof.model.report import Level, Report, Unavailable, most_important
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_count, format_ns, format_ns_span, format_rough_share, plural
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import clip, sanitize
 from tuiprof.tui.answers.view import EVENTS
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.glyphs import MARKS
@@ -130,7 +130,8 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
     line(found.what, "", [], 2 if spare > 0 else 1)
     spare -= len(lines) - 2
     if found.where:
-        line(found.where, "where", show, 1)
+        # The line number stands at its end.
+        line(clip(sanitize(found.where), room - (row_width(show) + 2 if show else 0)), "where", show, 1)
     line(found.fix, "fix", [*copy, *prove, *([] if found.where else show)], 2 if spare > 0 else 1)
     return lines[:height]
 

@@ -135,6 +135,7 @@ class VirtualTable(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.rows = FrameRows(pl.DataFrame(), ())
         self.empty = ""
+        self.opens = True  # whether enter opens rows; else its key is hidden
         self.cursor = 0
         self.column = 0
         self.sorted_by: int | None = None
@@ -426,6 +427,9 @@ class VirtualTable(ScrollView, can_focus=True):
             self.sort_by(index, not first)
         else:
             self.sort_by(None)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "select" or self.opens
 
     def action_select(self) -> None:
         if (source := self.current) is not None:
