@@ -6,13 +6,13 @@ import json
 import random
 import re
 import shutil
-import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
-from session.session_logs import append, head, line, new_session, step
+from ladder.made_ladders import ladder_meta
+from session.session_logs import line, step, written
 
 from tuiprof.cli import main
 from tuiprof.comparison import sides
@@ -38,12 +38,13 @@ def recorded(
     root: Path, variant: str, step_ns: int, *, spread: float = 0.01, trace: Path | None = None
 ) -> Session:
     """Make a session of sixty steps around a step time, the captured ones ten times as long."""
-    session = new_session(root, f"toy-{variant}", scenario=Scenario("toy", variant, "fit"), host="box")
     rng = random.Random(step_ns)
     times = [round(step_ns * (1 + rng.uniform(-spread, spread))) for _ in range(60)]
     steps = [step(n, dur) for n, dur in enumerate(times)]
     steps += [step(60 + n, step_ns * 10, cap=True) for n in range(3)]
-    append(session, "rank0", head(session), *steps)
+    session = written(
+        root, *steps, name=f"toy-{variant}", scenario=Scenario("toy", variant, "fit"), host="box"
+    )
     if trace is not None:
         shutil.copy(trace, session.path / "traces")
     return session
@@ -127,9 +128,8 @@ def test_two_sessions_are_compared_by_their_unprofiled_steps(tmp_path: Path) -> 
 
 def test_where_the_host_runs_ahead_the_steps_of_the_device_are_compared(tmp_path: Path) -> None:
     for name, device_ns in (("before", 20_000_000), ("after", 10_000_000)):
-        session = new_session(tmp_path, name)
         times = (line("dev", n=n, dur=device_ns + n % 3 * 1_000) for n in range(60))
-        append(session, "rank0", head(session), *(step(n, 1_000_000) for n in range(60)), *times)
+        written(tmp_path, *(step(n, 1_000_000) for n in range(60)), *times, name=name)
     report = compare_targets("before", "after", root=tmp_path)
     assert report.verdict.sentence.startswith("a step is 2.00× faster: 20.0 ms before, 10.0 ms after")
 
@@ -154,16 +154,12 @@ def test_a_broken_trace_of_a_session_does_not_hide_its_steps(tmp_path: Path) -> 
 
 
 def ladder(root: Path, rounds: dict[str, list[int]]) -> LadderMeta:
-    meta = LadderMeta(
-        v=1, ladder="toy", title="Toy", source="", script="toy.py", digest="", baseline="naive", preset="fit",
-        steps=None, rounds=5, python="python", host="box", machine="CPU", cwd="/", unix_ns=time.time_ns(),
-        rungs=tuple(Rung(name, "naive") for name in rounds),
-        trials=[
-            Trial("timing", number, name, "", "done", figures=Figures(float(ns), 20))
-            for name, times in rounds.items()
-            for number, ns in enumerate(times, 1)
-        ],
-    )  # fmt: skip
+    trials = [
+        Trial("timing", number, name, "", "done", figures=Figures(float(ns), 20))
+        for name, times in rounds.items()
+        for number, ns in enumerate(times, 1)
+    ]
+    meta = ladder_meta(*(Rung(name, "naive") for name in rounds), rounds=5, host="box", trials=trials)
     create(root, meta)
     return meta
 
@@ -189,9 +185,8 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 
 def test_the_steps_of_both_are_drawn_in_one_chart(tmp_path: Path) -> None:
     recorded(tmp_path, "slow", 27_000_000, spread=0.1)
-    longer = new_session(tmp_path, "toy-fast", scenario=Scenario("toy", "fast", "fit"), host="box")
     steps = [step(n, 25_000_000 + n * 1000) for n in range(300)]
-    append(longer, "rank0", head(longer), *steps)
+    written(tmp_path, *steps, name="toy-fast", scenario=Scenario("toy", "fast", "fit"), host="box")
     report = compare_targets("toy:slow", "toy:fast", root=tmp_path)
     rows = report.table("step_pair").rows
     assert len(rows) <= 240  # however long the runs are

@@ -4,25 +4,25 @@ kernels and the chip's limits, and the parts of a step.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 from analyses.made import Made, site
+from ladder.made_ladders import ladder_meta
+from session.session_logs import new_session
 
 from tests import real_traces
 from tuiprof.advice import priorities, proof
 from tuiprof.formats import open_trace
 from tuiprof.ladder.report import _figure, kernel_words, report
-from tuiprof.ladder.state import Figures, KernelFigures, LadderMeta, Rung, Trial, create
+from tuiprof.ladder.state import Figures, KernelFigures, LadderRun, Rung, Trial, create
 from tuiprof.ladder.why import Seen, changes, same_work
 from tuiprof.model import Report, Trace
 from tuiprof.report import Style, render
 from tuiprof.resources import shipped
-from tuiprof.session.store.folders import create as create_session
-from tuiprof.session.store.meta import SessionMeta
 from tuiprof.whatif.chips import find_chip
 
 
@@ -104,27 +104,25 @@ def test_real_traces_of_two_devices_can_be_held_against_each_other() -> None:
     assert not any("nan" in clause for clause in told)
 
 
-@pytest.fixture
-def ladder_of_two(tmp_path: Path) -> LadderMeta:
-    return LadderMeta(
-        v=1,
-        ladder="toy",
-        title="toys",
-        source="NVIDIA A40",
-        script="toy.py",
-        digest="",
-        baseline="naive",
-        preset="fit",
-        steps=None,
-        rounds=2,
-        python="python",
-        host="here",
-        machine="1 toy",
-        cwd="/",
-        unix_ns=time.time_ns(),
-        price=2.0,
-        rungs=(Rung("naive", "naive"), Rung("checked", "naive", "naive", published=("10 % faster",))),
-    )
+def ladder_of_two(
+    root: Path, naive_ns: Sequence[float], checked_ns: Sequence[float], *further: tuple[Rung, Sequence[float]]
+) -> tuple[LadderRun, dict[Path, Trace]]:
+    """Return a ladder whose rounds took this long, and the traces of its variants; further ones are like the second."""
+    rungs = Rung("naive", "naive"), Rung("checked", "naive", "naive", published=("10 % faster",))
+    meta = ladder_meta(*rungs, *(rung for rung, _ in further), source="NVIDIA A40", rounds=2, price=2.0)
+    ladder = create(root, meta)
+    traces = {}
+    made = [("naive", naive(), naive_ns), ("checked", checked(), checked_ns)]
+    for name, trace, times in (*made, *((rung.name, checked(), times) for rung, times in further)):
+        session = new_session(ladder.root, name)
+        path = session.path / "traces" / "rank0.1.pt.trace.json"
+        path.touch()
+        traces[path] = trace
+        ladder.put(Trial("trace", 0, name, session.id, "done", equal=True))
+        for number, step_ns in enumerate(times, 1):
+            figures = Figures(step_ns, 20, batch=8, samples_per_s=8e9 / step_ns, peak_bytes=1 << 30)
+            ladder.put(Trial("timing", number, name, session.id, "done", equal=True, figures=figures))
+    return ladder, traces
 
 
 @pytest.mark.parametrize(
@@ -135,35 +133,26 @@ def ladder_of_two(tmp_path: Path) -> LadderMeta:
     ],
 )
 def test_what_a_variant_gained_is_said_as_surely_as_its_verdict(
-    rounds: tuple[float, ...], said: str, tmp_path: Path, ladder_of_two: LadderMeta
+    rounds: tuple[float, ...], said: str, tmp_path: Path
 ) -> None:
-    ladder = create(tmp_path, ladder_of_two)
-    traces = {}
-    for name, trace, times in (("naive", naive(), [100e3] * len(rounds)), ("checked", checked(), rounds)):
-        session = create_session(ladder.root, SessionMeta(1, name, ["toy.py"], "/", time.time_ns(), 0))
-        path = session.path / "traces" / "rank0.1.pt.trace.json"
-        path.touch()
-        traces[path] = trace
-        ladder.put(Trial("trace", 0, name, session.id, "done", equal=True))
-        for number, step_ns in enumerate(times, 1):
-            figures = Figures(step_ns, 20, batch=8, samples_per_s=8e9 / step_ns, peak_bytes=1 << 30)
-            ladder.put(Trial("timing", number, name, session.id, "done", equal=True, figures=figures))
+    ladder, traces = ladder_of_two(tmp_path, [100e3] * len(rounds), rounds)
     why = report(ladder, traces.__getitem__).table("why").rows.row(0, named=True)
     assert why["sentence"].startswith(said)
 
 
-def test_the_report_joins_times_and_traces(tmp_path: Path, ladder_of_two: LadderMeta) -> None:
-    ladder = create(tmp_path, ladder_of_two)
-    traces = {}
-    for name, trace, step_ns in (("naive", naive(), 100e3), ("checked", checked(), 40e3)):
-        session = create_session(ladder.root, SessionMeta(1, name, ["toy.py"], "/", time.time_ns(), 0))
-        path = session.path / "traces" / "rank0.1.pt.trace.json"
-        path.touch()
-        traces[path] = trace
-        ladder.put(Trial("trace", 0, name, session.id, "done", equal=True))
-        for number in (1, 2):
-            figures = Figures(step_ns + number, 20, batch=8, samples_per_s=8e9 / step_ns, peak_bytes=1 << 30)
-            ladder.put(Trial("timing", number, name, session.id, "done", equal=True, figures=figures))
+@pytest.mark.parametrize(("rounds", "said"), [(1, "may be"), (3, "is")])
+def test_what_is_gained_on_another_variant_is_said_as_surely_as_its_trials_allow(
+    rounds: int, said: str, tmp_path: Path
+) -> None:
+    cheap = Rung("cheap", "naive", "checked"), [40e3] * rounds
+    ladder, traces = ladder_of_two(tmp_path, [100e3] * rounds, [80e3] * rounds, cheap)
+    rows = report(ladder, traces.__getitem__).table("why").rows
+    sentence = rows.filter(pl.col("variant") == "cheap")["sentence"][0]
+    assert sentence.startswith(f"cheap {said} 2.00× faster than checked")
+
+
+def test_the_report_joins_times_and_traces(tmp_path: Path) -> None:
+    ladder, traces = ladder_of_two(tmp_path, [100e3, 100e3], [40e3, 40e3])
     told = report(ladder, traces.__getitem__)
     assert told.verdict.level == "good"
     assert told.verdict.sentence == "checked is 2.50× faster than naive"
@@ -192,7 +181,7 @@ def test_the_report_joins_times_and_traces(tmp_path: Path, ladder_of_two: Ladder
     assert pl.Series(rungs["published"]).to_list() == ["", "10 % faster"]
     halved = Figures(40e3, 20, batch=4, samples_per_s=4e9 / 40e3, peak_bytes=1 << 30)
     for number in (1, 2):
-        ladder.put(Trial("timing", number, "checked", session.id, "done", equal=True, figures=halved))
+        ladder.put(Trial("timing", number, "checked", "", "done", equal=True, figures=halved))
     why = report(ladder, traces.__getitem__).table("why").rows.row(0, named=True)
     assert why["sentence"].startswith("checked is 1.25× faster a sample than naive")
     assert why["measured_ns"] == pytest.approx(10_000, abs=1), (
@@ -221,25 +210,8 @@ def test_a_finding_that_is_still_there_is_not_dealt_with_where_it_wins_nothing_o
 def told(tmp_path: Path, figures: dict[str, list[Figures]], *, wrong: str = "") -> Report:
     """Return the report of a ladder whose trials measured this."""
     names = list(figures)
-    meta = LadderMeta(
-        v=1,
-        ladder="toy",
-        title="toys",
-        source="",
-        script="toy.py",
-        digest="",
-        baseline=names[0],
-        preset="fit",
-        steps=None,
-        rounds=max(map(len, figures.values())),
-        python="python",
-        host="here",
-        machine="1 toy",
-        cwd="/",
-        unix_ns=0,
-        rungs=tuple(Rung(name, names[0]) for name in names),
-    )
-    ladder = create(tmp_path, meta)
+    rungs = [Rung(name, names[0]) for name in names]
+    ladder = create(tmp_path, ladder_meta(*rungs, rounds=max(map(len, figures.values()))))
     for name, trials in figures.items():
         for number, one in enumerate(trials, 1):
             ladder.put(Trial("timing", number, name, "", "done", figures=one))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_logs import append, head, line, new_session, step, written
+from session_logs import append, head, line, step, written
 from waiting import until
 
 from tuiprof.cli import main
@@ -62,20 +62,18 @@ def test_a_step_is_described_with_its_line() -> None:
 
 
 def test_the_headline_of_a_run_says_what_a_step_is(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
     source = line("source", at=1_000, what="optimizer steps", where="/a/train.py:88")
-    append(session, "rank0", head(session), source, *[step(n) for n in range(312)])
+    session = written(tmp_path, source, *(step(n) for n in range(312)))
     assert summarise(session).verdict.sentence.endswith("; steps are optimizer steps at train.py:88")
 
 
 def test_where_no_step_is_found_one_remedy_is_given(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    ran = [
+    session = written(
+        tmp_path,
         line("likely", at=2_000, where="/train.py:46"),
         line("note", at=3_000, level="info", text="no step"),
-    ]
-    failed = line("capture", at=4_000, id="start", state="failed", why="no step was found in the script")
-    append(session, "rank0", head(session), *ran, failed)
+        line("capture", at=4_000, id="start", state="failed", why="no step was found in the script"),
+    )
     append(
         session, "recorder", head(session, "recorder", rank=None), line("end", at=5_000, code=0, why="exit")
     )
@@ -85,12 +83,11 @@ def test_where_no_step_is_found_one_remedy_is_given(tmp_path: Path) -> None:
 
 
 def test_steps_before_they_were_known_are_said_to_be_missing(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
     source = line(
         "source", at=1_000, what="iterations of a loop", where="/a/train.py:88", missed_ns=2_100 * MS
     )
-    ends = [line("step", n=n, at=2_000 + n * MS, dur=MS) for n in range(312)]
-    append(session, "rank0", head(session), source, *ends)
+    ends = (line("step", n=n, at=2_000 + n * MS, dur=MS) for n in range(312))
+    session = written(tmp_path, source, *ends)
     fold = read_fold(session)
     assert counted(fold.lead).endswith("312 counted, without those of the loop's first 2.10 s")
     (note,) = [note for note in summarise(session, fold).notes if note.startswith("steps: ")]
@@ -100,10 +97,9 @@ def test_steps_before_they_were_known_are_said_to_be_missing(tmp_path: Path) -> 
 
 
 def test_an_evaluation_after_the_last_step_is_named(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
-    ends = [line("step", n=n, at=2_000 + n * MS, dur=MS) for n in range(9)]
+    ends = (line("step", n=n, at=2_000 + n * MS, dur=MS) for n in range(9))
     end = line("end", at=2_000 + 400 * MS, code=0, ph={"evaluation": 320 * MS})
-    append(session, "rank0", head(session), *ends, end)
+    session = written(tmp_path, *ends, end)
     notes = summarise(session, read_fold(session)).notes
     assert "after the last step: evaluation 320 ms, not counted in any step" in notes
 

@@ -281,8 +281,8 @@ def test_list_and_find(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="there are no sessions"):
         find_session(tmp_path, "last")
     old = new_session(tmp_path, "metrics-naive", age_s=3600)
-    new = new_session(tmp_path, "train", age_s=60)
-    append(new, "rank0", head(new), *(step(n, 1_000_000 + n) for n in range(5)), step(5, 9_000_000, cap=True))
+    steps = (step(n, 1_000_000 + n) for n in range(5))
+    new = written(tmp_path, *steps, step(5, 9_000_000, cap=True), name="train", age_s=60)
     (tmp_path / "a file").write_text("")
     (tmp_path / "a folder").mkdir()
     listed = list_sessions(tmp_path)

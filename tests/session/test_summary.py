@@ -148,27 +148,25 @@ def test_running_ahead_is_named_as_a_cause_only_where_it_can_happen(framework: s
 
 def test_the_table_of_lines_is_referred_to_only_if_there_is_one(tmp_path: Path) -> None:
     for samples in (5, 50):
-        session = new_session(tmp_path, f"train-{samples}")
         lines = line("lines", at=30_000_000, samples=samples, top=[["/train.py", 8, samples]])
-        append(session, "rank0", head(session), *(step(n, ph={"forward": 400_000}) for n in range(20)), lines)
+        steps = (step(n, ph={"forward": 400_000}) for n in range(20))
+        session = written(tmp_path, *steps, lines, name=f"train-{samples}")
         assert ("see the table of lines" in summarise(session).table("phases").note) == (samples == 50)
 
 
 def test_phases_of_the_one_line_that_runs_everything_are_not_listed_twice(tmp_path: Path) -> None:
     for name, second, listed in (("trainer", 8, False), ("loop", 9, True)):
-        session = new_session(tmp_path, name)
         top = [["/train.py", 8, 30], ["/train.py", second, 20]]
         lines = line("lines", at=30_000_000, samples=50, top=top, doing=["forward", "backward"])
-        append(session, "rank0", head(session), *(step(n, ph={"forward": 400_000}) for n in range(20)), lines)
+        steps = (step(n, ph={"forward": 400_000}) for n in range(20))
+        session = written(tmp_path, *steps, lines, name=name)
         assert any(table.key == "lines" for table in summarise(session).tables) == listed
 
 
 def test_waiting_for_data_is_the_share_that_the_table_has(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
     usual = [step(n, ph={"data": 300_000, "forward": 700_000}) for n in range(40)]
     rare = step(40, 20_000_000, ph={"data": 19_000_000, "forward": 700_000})
-    append(session, "rank0", head(session), *usual, rare)
-    phases = summarise(session).table("phases")
+    phases = summarise(written(tmp_path, *usual, rare)).table("phases")
     assert phases.rows.filter(pl.col("phase") == "data")["share"].item() == pytest.approx(0.3)
     assert "waits for data 30.0 % of the time" in phases.note
 
@@ -193,9 +191,8 @@ def test_sampling_is_a_share_of_the_time_since_the_run_began(tmp_path: Path) -> 
 
 
 def test_many_steps_a_second_are_counted_without_an_exponent(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
     at = (1_000 + n * 48_000 for n in range(1, 101))
-    append(session, "rank0", head(session), *(line("step", n=n, at=t, dur=48_000) for n, t in enumerate(at)))
+    session = written(tmp_path, *(line("step", n=n, at=t, dur=48_000) for n, t in enumerate(at)))
     assert "20 833 steps/s" in summarise(session).verdict.sentence
 
 
@@ -216,11 +213,9 @@ def test_savings_of_a_step_unlike_the_mean_of_the_run_are_said_to_be(long: bool,
 
 
 def test_an_evaluation_now_and_then_is_said_beside_the_phases_and_not_drawn(tmp_path: Path) -> None:
-    session = new_session(tmp_path)
     usual = {"forward": 400_000, "backward": 600_000}
-    rare = [step(n, dur=3_000_000, ph={**usual, "evaluation": 2_000_000}) for n in (9, 19)]
-    append(session, "rank0", head(session), *(step(n, ph=usual) for n in range(9)), rare[0])
-    append(session, "rank0", *(step(n, ph=usual) for n in range(10, 19)), rare[1])
+    rare = {"dur": 3_000_000, "ph": {**usual, "evaluation": 2_000_000}}
+    session = written(tmp_path, *(step(n, **(rare if n % 10 == 9 else {"ph": usual})) for n in range(20)))
     end(session, 0)
     shown = page(session, "", "text", Style(), Selection())
     assert "between steps: evaluation 16.7 % of the time" in " ".join(shown.split())
@@ -230,28 +225,16 @@ def test_an_evaluation_now_and_then_is_said_beside_the_phases_and_not_drawn(tmp_
 
 def test_a_model_in_evaluation_mode_in_every_step_is_explained(tmp_path: Path) -> None:
     for name, phases in (("teacher", {"backward": 500_000}), ("inference", {"forward": 500_000})):
-        session = new_session(tmp_path, name)
-        append(
-            session,
-            "rank0",
-            head(session),
-            *(step(n, ph={"evaluation": 400_000, **phases}) for n in range(20)),
-        )
-        note = summarise(session).table("phases").note
+        steps = (step(n, ph={"evaluation": 400_000, **phases}) for n in range(20))
+        note = summarise(written(tmp_path, *steps, name=name)).table("phases").note
         assert ("for example a teacher" in note) == (name == "teacher")
 
 
 @pytest.mark.parametrize(("ns", "fix"), [(3_000_000, "persistent_workers"), (100_000, "more loader workers")])
 def test_what_to_do_about_waiting_for_data_depends_on_why(tmp_path: Path, ns: int, fix: str) -> None:
-    session = new_session(tmp_path, "train")
-    append(
-        session,
-        "rank0",
-        head(session),
-        *(step(n, ph={"data": 250_000, "backward": 500_000}) for n in range(20)),
-        line("workers", at=1, n=16, workers=4, starts=8, ns=ns, waited_ns=0),
-    )
-    note = summarise(session).table("phases").note
+    steps = (step(n, ph={"data": 250_000, "backward": 500_000}) for n in range(20))
+    workers = line("workers", at=1, n=16, workers=4, starts=8, ns=ns, waited_ns=0)
+    note = summarise(written(tmp_path, *steps, workers)).table("phases").note
     assert "waits for data 25.0 %" in note
     assert fix in note
     assert ("4 workers again 8 times" in note) == (fix == "persistent_workers")
@@ -270,11 +253,8 @@ def test_the_answer_of_a_run_without_a_trace_is_about_its_steps(tmp_path: Path) 
     append(session, "rank0", failed)
     text = to_text(session_answer(session, Selection()), Style(width=None))
     assert "no advice: no trace was captured: the script ended at step 9, before step 30\n" in text
-    without = new_session(tmp_path / "other")
-    append(without, "rank0", head(without), failed)
-    assert "no trace was captured, as no step was detected" in to_text(
-        session_answer(without, Selection()), Style()
-    )
+    without = session_answer(written(tmp_path / "other", failed), Selection())
+    assert "no trace was captured, as no step was detected" in to_text(without, Style())
 
 
 @pytest.mark.parametrize(

@@ -6,28 +6,18 @@ import json
 import platform
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from ladder.made_ladders import ladder_meta
 from on_screen import press, running, screen_text, until, until_shown, workers_done
+from session.session_logs import new_session
 
 from tuiprof.cli.options import Invocation
 from tuiprof.cli.targets import ladder_or_none
 from tuiprof.ladder.background import runner_of
-from tuiprof.ladder.state import (
-    Figures,
-    KernelFigures,
-    LadderMeta,
-    LadderRun,
-    Rung,
-    Trial,
-    create,
-    list_runs,
-)
+from tuiprof.ladder.state import Figures, KernelFigures, LadderRun, Rung, Trial, create, list_runs
 from tuiprof.resources import shipped
-from tuiprof.session.store.folders import create as create_session
-from tuiprof.session.store.meta import SessionMeta
 from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.ladder.screen import LadderScreen
@@ -79,16 +69,15 @@ def measured(
 ) -> LadderRun:
     """Return a ladder that was measured before, with real traces if wanted; the last trials may be missing."""
     script = start.scenarios[0] / "tiny.py"
-    rungs = tuple(Rung(name, "slow", note=f"{name} sleeps.", published=("20 ms",)) for name in medians)
-    meta = LadderMeta(
-        v=1, ladder="tiny", title="a [b]loop[/b]", source="a laptop", script=str(script), digest="",
-        baseline="slow", preset="fit", steps=None, rounds=rounds, python=sys.executable, host=platform.node(),
-        machine="2 cores", cwd="/", unix_ns=time.time_ns(), rungs=(*rungs, Rung("gone", "slow", reason="no TPU")),
-    )  # fmt: skip
+    rungs = [Rung(name, "slow", note=f"{name} sleeps.", published=("20 ms",)) for name in medians]
+    rungs.append(Rung("gone", "slow", reason="no TPU"))
+    what = {"ladder": "tiny", "title": "a [b]loop[/b]", "source": "a laptop", "script": str(script)}
+    where = {"python": sys.executable, "host": platform.node(), "machine": "2 cores"}
+    meta = ladder_meta(*rungs, **what, **where, rounds=rounds)
     ladder = create(start.sessions, meta)
     samples = ("metrics-naive", "metrics-no-nan-check") if traces else ()
     for name, sample in zip(medians, samples, strict=False):
-        session = create_session(ladder.root, SessionMeta(1, name, [name], "/", time.time_ns(), 0))
+        session = new_session(ladder.root, name)
         shutil.copy(shipped("traces") / f"{sample}.pt.trace.json.gz", session.path / "traces")
         ladder.put(Trial("trace", 0, name, session.id, "done", wall_ns=10**9))
     for number in range(1, rounds + 1):
@@ -141,7 +130,7 @@ async def test_a_measured_ladder_opens_by_its_name_with_its_intervals_drawn(
     invocation = Invocation(sessions=start.sessions, scenarios=start.scenarios)
     for named in ("last", "tiny", ladder.path.name, str(ladder.path)):
         assert ladder_or_none(invocation, named) == ladder.path
-    session = create_session(start.sessions, SessionMeta(1, "run", ["run"], "/", time.time_ns(), 0))
+    session = new_session(start.sessions)
     assert ladder_or_none(invocation, "last") is None
     assert ladder_or_none(invocation, session.id) is None
     app = TuiprofApp(Start("ladder", ladder.path, sessions=start.sessions, scenarios=start.scenarios))

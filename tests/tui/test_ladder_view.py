@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from ladder.made_ladders import ladder_meta
 
 from tuiprof.ladder.state import Figures, LadderMeta, Rung, Trial
 from tuiprof.model import Column, Report, Table, Verdict
@@ -43,11 +44,10 @@ def meta_of(timings: dict[str, float], *, running: bool = False) -> LadderMeta:
     ]
     if running:
         trials.append(Trial("trace", 0, "fast", "", "running"))
-    return LadderMeta(
-        v=1, ladder="tiny", title="a [b]loop[/b]", source="a laptop", script="/tiny.py", digest="", baseline="slow",
-        preset="fit", steps=None, rounds=3, python="python", host="here", machine="2 cores", cwd="/", unix_ns=1,
-        rungs=rungs, trials=trials,
-    )  # fmt: skip
+    title, source, machine = "a [b]loop[/b]", "a laptop", "2 cores"
+    return ladder_meta(
+        *rungs, ladder="tiny", title=title, source=source, machine=machine, rounds=3, unix_ns=1, trials=trials
+    )
 
 
 def text(rows: list[Row]) -> str:

@@ -310,17 +310,17 @@ def test_a_step_that_its_device_fills_is_known_best() -> None:
     assert step_of(operators(works=44), session).noise_ns < step_of(operators(), session).noise_ns / 4
 
 
-def queued_ahead() -> Trace:
-    """Steps of twenty operators of 40 µs, whose works of 100 µs the device is still at when the next step begins."""
+def queued_ahead(count: int = 20, works: int = 100) -> Trace:
+    """Steps of operators of 40 µs, whose longer works the device is still at when the next step begins."""
     made, free = Made(), 0.0
     for number in range(4):
-        begin = number * 800.0
-        for index in range(20):
+        begin = number * 40.0 * count
+        for index in range(count):
             at = begin + 40 * index
             made.op("aten::mm", at, at + 35)
-            free = max(free, at + 9) + 100
-            made.launch("gemm", (at + 2, at + 6), (free - 100, free))
-        made.step(number, begin, begin + 800)
+            free = max(free, at + 9) + works
+            made.launch("gemm", (at + 2, at + 6), (free - works, free))
+        made.step(number, begin, begin + 40 * count)
     return made.trace()
 
 
@@ -333,6 +333,19 @@ def test_a_host_that_was_seen_to_run_ahead_sets_the_pace_once_the_device_is_fast
     assert known.step_ns - win.ns == pytest.approx(500_000, rel=0.15)
     slower = step_of(queued_ahead(), Uncaptured(40, 2_000_000.0, 1_990_000.0, 2_010_000.0, host_ns=700_000.0))
     assert slower.win(no_work).ns < win.ns - 150_000
+
+
+@pytest.mark.parametrize(("host_ms", "known"), [(56, False), (70, True)])
+def test_a_step_that_fills_the_queue_does_not_show_how_fast_its_host_is(host_ms: int, known: bool) -> None:
+    """Of 2048 launches, the second half waits for the device: 102.4 ms are 51.2 at least, also if nothing is queued."""
+    session = Uncaptured(40, 102.4e6, 102.4e6, 102.4e6, host_ns=host_ms * 1e6)
+    assert (step_of(queued_ahead(2048, 50), session).scale != 1.8) == known
+
+
+def test_a_host_that_would_record_at_almost_no_cost_does_not_limit_a_step() -> None:
+    """Steps take 97 % of what they took while captured, and the device works for 85 % of them."""
+    step = step_of(operators(works=34), Uncaptured(40, 7.8e5, 7.7e5, 7.9e5))
+    assert step.scale == 1.8
 
 
 def test_queued_kernels_follow_each_other_faster_without_the_profiler() -> None:

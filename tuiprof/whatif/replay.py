@@ -244,6 +244,10 @@ _PACED_BY_DEVICE: Final = 0.01
 #: slower. An estimate: the share is 0.89 in a session that its device limits, and 0.6 in one that its loader limits
 #: (server-json of set 8 and skeleton-loader of set 13 in tests/predictions).
 _MOSTLY_DEVICE: Final = 0.8
+#: Launches that CUDA queues, about. A step of more of them waits for the device even if nothing was queued when it
+#: began; if it takes less than this multiple of that, it does not show what the host takes. An estimate.
+_QUEUE: Final = 1024
+_MORE_THAN_FILLED: Final = 1.25
 #: A rank that waits for others in the capture for this share of a step, and whose host took less than that share of
 #: it in the first steps, when nothing was queued yet, is bound by them.
 _LONG_WAITS: Final = 0.1
@@ -519,13 +523,16 @@ def calibrate(
     usual = _USUAL
     if _bound_by_peers(graph, uncaptured, fitted):
         fitted, usual = Fit(fitted.scale, paced=True), 1.0
-    elif not fitted.scale and floor >= _MOSTLY_DEVICE * uncaptured.step_ns:
-        # No slower while captured, although a profiler always takes host time: the host is not what limits the step.
+    elif fitted.scale < RANGE[0] and floor >= _MOSTLY_DEVICE * uncaptured.step_ns:
+        # Hardly slower while captured, although a profiler always takes host time: the host does not limit the step.
         fitted = Fit(0.0, paced=True)
-    if fitted.paced and uncaptured.host_ns is not None:
+    host_ns = uncaptured.host_ns
+    if host_ns is not None and host_ns < _MORE_THAN_FILLED * _filled_ns(graph, floor):
+        host_ns = None
+    if fitted.paced and host_ns is not None:
         # The host alone: its calls, without device work to wait for.
         alone = Edit(work=graph.row[graph.kind == WORK], keep=np.zeros(int((graph.kind == WORK).sum())))
-        scale = max(fitted.scale, fit(graph, uncaptured.host_ns, alone, gaps).scale)
+        scale = max(fitted.scale, fit(graph, host_ns, alone, gaps).scale)
         scales = tuple(max(scale * part, fitted.scale) for part in _FIT_RANGE)
         return Calibrated(graph, scale, scales, "session", gaps, uncaptured)
     if fitted.paced:
@@ -539,6 +546,12 @@ def calibrate(
         fitted = fit(graph, uncaptured.step_ns, graph.alone, gaps)
     scales = tuple(fitted.scale * part for part in _FIT_RANGE)
     return Calibrated(graph, fitted.scale, scales, "session", gaps, uncaptured)
+
+
+def _filled_ns(graph: Graph, floor_ns: float) -> float:
+    """Return what a step of so much device time takes a host at least, as it fills the launch queue within it, ns."""
+    launches = len(np.unique(graph.other[graph.kind == WORK])) / graph.step_count
+    return floor_ns * max(1 - _QUEUE / max(launches, 1), 0.0)
 
 
 def _bound_by_peers(graph: Graph, uncaptured: Uncaptured, fitted: Fit) -> bool:

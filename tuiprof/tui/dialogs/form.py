@@ -274,30 +274,31 @@ class PathForm(Form[Path], inherit_bindings=False):
 
 
 def _existing(text: str) -> Path:
-    """Return the absolute path of a file or session; raises ValueError if there is none."""
+    """Return the absolute path of a file or directory; raises ValueError if there is none."""
     path = typed_path(text)
     if not text:
         raise ValueError("type a path; tab completes it")
     if not os.path.exists(path):
         raise ValueError(f"{path} does not exist")
-    if os.path.isdir(path) and not os.path.exists(path / "session.json"):
-        raise ValueError("this folder is not a session")
     return path.absolute()
 
 
 class _PathSuggester(Suggester):
-    """Suggests the first file or folder whose path starts with the typed text."""
+    """Suggests the first path that starts with the typed text; folders and traces come before other files."""
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
         """Return the completed path; None = no match."""
+        from tuiprof.formats.directory import is_trace_name
+
         folder, _, prefix = value.rpartition("/")
         directory = typed_path(folder + "/" if folder or value.startswith("/") else ".")
         try:
-            names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(directory))
+            found = [entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(directory)]
         except OSError:
             return None
+        names = sorted(found, key=lambda name: (not (name.endswith("/") or is_trace_name(name)), name))
         match = next((name for name in names if name.startswith(prefix) and (prefix or name[0] != ".")), None)
         return None if match is None else value[: len(value) - len(prefix)] + match
