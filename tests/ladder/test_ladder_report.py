@@ -105,13 +105,15 @@ def test_real_traces_of_two_devices_can_be_held_against_each_other() -> None:
 
 
 def ladder_of_two(
-    root: Path, naive_ns: Sequence[float], checked_ns: Sequence[float]
+    root: Path, naive_ns: Sequence[float], checked_ns: Sequence[float], *further: tuple[Rung, Sequence[float]]
 ) -> tuple[LadderRun, dict[Path, Trace]]:
-    """Return a ladder whose rounds took this long, and the traces of its variants."""
+    """Return a ladder whose rounds took this long, and the traces of its variants; further ones are like the second."""
     rungs = Rung("naive", "naive"), Rung("checked", "naive", "naive", published=("10 % faster",))
-    ladder = create(root, ladder_meta(*rungs, source="NVIDIA A40", rounds=2, price=2.0))
+    meta = ladder_meta(*rungs, *(rung for rung, _ in further), source="NVIDIA A40", rounds=2, price=2.0)
+    ladder = create(root, meta)
     traces = {}
-    for name, trace, times in (("naive", naive(), naive_ns), ("checked", checked(), checked_ns)):
+    made = [("naive", naive(), naive_ns), ("checked", checked(), checked_ns)]
+    for name, trace, times in (*made, *((rung.name, checked(), times) for rung, times in further)):
         session = new_session(ladder.root, name)
         path = session.path / "traces" / "rank0.1.pt.trace.json"
         path.touch()
@@ -136,6 +138,17 @@ def test_what_a_variant_gained_is_said_as_surely_as_its_verdict(
     ladder, traces = ladder_of_two(tmp_path, [100e3] * len(rounds), rounds)
     why = report(ladder, traces.__getitem__).table("why").rows.row(0, named=True)
     assert why["sentence"].startswith(said)
+
+
+@pytest.mark.parametrize(("rounds", "said"), [(1, "may be"), (3, "is")])
+def test_what_is_gained_on_another_variant_is_said_as_surely_as_its_trials_allow(
+    rounds: int, said: str, tmp_path: Path
+) -> None:
+    cheap = Rung("cheap", "naive", "checked"), [40e3] * rounds
+    ladder, traces = ladder_of_two(tmp_path, [100e3] * rounds, [80e3] * rounds, cheap)
+    rows = report(ladder, traces.__getitem__).table("why").rows
+    sentence = rows.filter(pl.col("variant") == "cheap")["sentence"][0]
+    assert sentence.startswith(f"cheap {said} 2.00× faster than checked")
 
 
 def test_the_report_joins_times_and_traces(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import textual.app
 import textual.pilot
-from on_screen import at_rest
+from on_screen import at_rest, handled
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from trace_app import FOUND
@@ -17,6 +17,7 @@ from tuiprof import analyses
 from tuiprof.errors import describe
 
 textual.app.wait_for_idle = textual.pilot.wait_for_idle = at_rest
+textual.pilot.Pilot._wait_for_screen = handled
 
 _parse = Stylesheet._parse_rules
 _parsed: dict[Any, list[RuleSet]] = {}

@@ -16,14 +16,17 @@ from tiny_library import choose, ended, sidebar, tiny_start
 from tests import real_traces
 from tests.session.host_parts import part
 from tuiprof.errors import SessionError
+from tuiprof.resources import shipped
 from tuiprof.session.store.meta import Scenario
 from tuiprof.tui import Start
 from tuiprof.tui.app.app import Navigator, TuiprofApp
+from tuiprof.tui.dialogs.form import _PathSuggester
 from tuiprof.tui.ladder.screen import LadderScreen
 from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.library.view import Listing
 from tuiprof.tui.live.screen import LiveScreen
+from tuiprof.tui.trace.screen import TraceScreen
 
 
 @pytest.fixture
@@ -185,6 +188,37 @@ async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Pa
         await until(pilot, lambda: field._suggestion != "")
         await press(pilot, "tab", "enter", opens=LiveScreen)
         assert app.screen.session.path == made.session.path  # type: ignore[attr-defined]
+
+
+async def test_a_folder_is_opened_as_on_the_command_line(start: Start, tmp_path: Path) -> None:
+    traces = tmp_path / "runs" / "traces"
+    (tmp_path / "empty").mkdir()
+    traces.mkdir(parents=True)
+    trace = shutil.copy(shipped("traces") / "planted-syncs.pt.trace.json.gz", traces)
+    (tmp_path / "runs" / "a.log").touch()
+    async with running(TuiprofApp(start), "Learn", notifications=True) as (app, pilot):
+        for folder, shown in (
+            (tmp_path / "empty", "contains no trace"),
+            (tmp_path / "runs", "Syncs by location"),
+        ):
+            await press(pilot, "o", shows="open a trace or a session")
+            field = app.screen.query_one(Input)
+            field.value = f"{folder}/"
+            await press(pilot, "end", "enter", shows=shown)
+        assert isinstance(app.screen, TraceScreen)
+        assert app.screen.path == Path(trace)
+
+
+async def test_folders_and_traces_are_suggested_before_other_files(tmp_path: Path) -> None:
+    suggest = _PathSuggester().get_suggestion
+    for name, is_folder, suggested in (
+        ("a.log", False, "a.log"),
+        ("c.pt.trace.json", False, "c.pt.trace.json"),
+        ("b", True, "b/"),
+    ):
+        (tmp_path / name).mkdir() if is_folder else (tmp_path / name).touch()
+        assert await suggest(f"{tmp_path}/") == f"{tmp_path}/{suggested}"
+    assert await suggest(f"{tmp_path}/a") == f"{tmp_path}/a.log"
 
 
 async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) -> None:

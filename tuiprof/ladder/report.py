@@ -25,6 +25,9 @@ from tuiprof.ladder.statistics import (
     Judged,
     judge,
     median_known,
+    paired,
+    ratio_interval,
+    word_for,
 )
 from tuiprof.ladder.why import WHY_RULE, Seen, Traces, Why, problems, same_work, seen, why
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Trace, Verdict
@@ -266,6 +269,7 @@ def _range(interval: Interval | None) -> str:
 def _why_table(reasons: Sequence[Why], meta: LadderMeta, judged: Sequence[Judged]) -> Table:
     steps = {one.name: one.step_ns.value for one in judged if one.step_ns is not None}
     batches = {one.name: figures.batch for one in judged for figures in one.trials.values()}
+    by_name = {one.name: one for one in judged}
     verdicts = {(one.name, meta.rung(one.name).baseline): one for one in judged}
     rows = []
     for one in reasons:
@@ -281,7 +285,7 @@ def _why_table(reasons: Sequence[Why], meta: LadderMeta, judged: Sequence[Judged
         )
         if verdict is not None and verdict.ratio is not None:  # as in the table of variants
             ratio = verdict.ratio.value if verdict.word != "no difference" else 1.0
-        sure = verdict is None or verdict.word != "undecided"
+        sure = verdict.word != "undecided" if verdict is not None else _is_sure(one, by_name)
         rows.append(
             (
                 one.variant,
@@ -309,6 +313,14 @@ def _why_table(reasons: Sequence[Why], meta: LadderMeta, judged: Sequence[Judged
     )
     title = "What changed in the captured steps"
     return Table("why", title, columns, listed(columns, rows), prose=True)
+
+
+def _is_sure(one: Why, judged: Mapping[str, Judged]) -> bool:
+    """Return whether the trials tell a variant from the one it builds on, if that is not its baseline."""
+    if one.variant not in judged or one.against not in judged:
+        return True
+    pairs = paired(judged[one.variant].trials, judged[one.against].trials)
+    return word_for(ratio_interval(pairs)) != "undecided"
 
 
 def _sentence(one: Why, ratio: float | None, *, by_sample: bool, sure: bool) -> str:

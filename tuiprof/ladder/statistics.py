@@ -173,7 +173,7 @@ def _judge(meta: LadderMeta, name: str, times: Mapping[str, Mapping[int, Figures
     theirs = times.get(rung.baseline, {})
     base_out = any(trial.variant == rung.baseline and trial.state == "wrong" for trial in meta.trials)
     interpreted = any(figures.interpreted for figures in (*own.values(), *theirs.values()))
-    pairs = [] if base_out or interpreted else _pairs(own, theirs)
+    pairs = [] if base_out or interpreted else paired(own, theirs)
     ratio = ratio_interval(pairs)
     word = word_for(ratio)
     why = _undecided(rung.baseline, len(own), len(pairs), base_out) if word == "undecided" else ""
@@ -197,7 +197,8 @@ def _uneven(trials: Iterable[Figures]) -> str:
     )
 
 
-def _pairs(own: Mapping[int, Figures], theirs: Mapping[int, Figures]) -> list[tuple[float, float]]:
+def paired(own: Mapping[int, Figures], theirs: Mapping[int, Figures]) -> list[tuple[float, float]]:
+    """Return the step times of two variants in the rounds of both; per sample where their batches differ."""
     pairs = []
     for number in sorted(own.keys() & theirs.keys()):
         ours, base = own[number], theirs[number]

@@ -86,16 +86,21 @@ def steps(before: Loop | None, after: Loop | None, *, reads: int = READS, betwee
     return all_steps.made.trace()
 
 
-@pytest.mark.parametrize(("before", "after"), [(NORMS, LOGS), (NORMS, None), (None, LOGS)])
+SOME_LOGS = Loop("aten::clone", READS // 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(NORMS, LOGS), (NORMS, SOME_LOGS), (NORMS, None), (None, LOGS)]
+)
 def test_loops_around_reads_in_a_row_go_with_them(before: Loop | None, after: Loop | None) -> None:
     row = found(steps(before, after), "item-each-step")
     assert WITH_LOOPS in row["what"]
     assert f"{READS} times a step" in row["what"]
     assert "only every N steps" in row["instead"]
     assert "train.py:72" in row["where"]
-    count = 1 + (before is not None) + (after is not None)
+    count = READS + sum(loop.times for loop in (before, after) if loop is not None)
     # Seven eighths of 50 µs for each operator of each loop, and as little as the reads.
-    assert row["wins_ns"] == pytest.approx(7 / 8 * count * READS * 50_000, rel=0.15)
+    assert row["wins_ns"] == pytest.approx(7 / 8 * count * 50_000, rel=0.15)
     assert row["wins_low_ns"] < READS * 50_000
 
 
@@ -107,6 +112,7 @@ def test_loops_around_reads_in_a_row_go_with_them(before: Loop | None, after: Lo
         pytest.param(Loop("aten::linalg_vector_norm", 2 * READS), None, id="twice-as-many"),
         pytest.param(Loop("aten::norm", differentiated=True), None, id="losses"),
         pytest.param(Loop("aten::linear", kernel=GEMM), None, id="layers"),
+        pytest.param(None, SOME_LOGS, id="half-as-many-after"),
         pytest.param(None, Loop("aten::mul_"), id="clipping"),
         pytest.param(None, Loop("aten::mul", work_us=40), id="large-tensors"),
     ],

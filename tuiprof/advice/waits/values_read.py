@@ -1,7 +1,8 @@
 """Loops that compute what is read from the device value by value, and that handle these values.
 
 Where many reads follow each other, as of the norms of all gradients, each value has an iteration of the loop before
-them, of that after them, or of both: as many iterations as reads.
+them, of that after them, or of both: as many iterations as reads. Of values from a loop, some may have one after it, as
+a logger takes those that it is given.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def _around(calls: Calls, reads: Ints) -> Ints:
     among = (calls.work_count[same[first : last + 1]] > 0).sum() - (calls.work_count[reads] > 0).sum()
     if among > _OFF * len(reads):
         return nothing  # each is computed or used right before or after it
-    before, after = _loop(calls, same[:first][::-1], len(reads)), _loop(calls, same[last + 1 :], len(reads))
+    fewest = int(np.ceil((1 - _OFF) * len(reads)))
+    before = _loop(calls, same[:first][::-1], fewest, len(reads))
+    after = _loop(calls, same[last + 1 :], LOOP if len(before) else fewest, len(reads))
     # Those that use the values for larger tensors are needed, however seldom they are read.
     works = calls.work_ns[after[calls.work_count[after] > 0]]
     if len(works) and np.quantile(works, 1 - _OFF) > _VALUE * np.median(calls.work_ns[reads]):
@@ -57,11 +60,11 @@ def _around(calls: Calls, reads: Ints) -> Ints:
     return calls.between(int(ends.min()), int(ends.max()))
 
 
-def _loop(calls: Calls, near: Ints, count: int) -> Ints:
-    """Return the calls of a loop of about ``count`` iterations that only computes, nearest first; empty = none."""
+def _loop(calls: Calls, near: Ints, fewest: int, count: int) -> Ints:
+    """Return the calls of a loop of ``fewest`` to about ``count`` iterations that only computes; empty = none."""
     near = near[: _APART + _LONGEST * (count + 1)]
-    fewest, most = np.ceil((1 - _OFF) * count), (1 + _OFF) * count + 1
-    for start, period, times in loops(calls.codes[near], _LONGEST, int(fewest)):
+    most = (1 + _OFF) * count + 1
+    for start, period, times in loops(calls.codes[near], _LONGEST, fewest):
         body = near[start : start + period * times]
         if start <= _APART and times <= most and _only_computes(calls, body):
             return body

@@ -20,6 +20,8 @@ from tuiprof.model.trace import cached_on_trace
 
 #: If this many operators have no shapes, none has.
 ASKED: Final = 50
+#: Nodes of the backward pass never have any; their thread may come first in the file.
+_NODE: Final = "^autograd::engine::"
 
 
 class Arguments(msgspec.Struct):
@@ -54,6 +56,7 @@ def arguments(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
 
 def _recorded(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
     """Yield the operators among rows that have shapes in a trace, with their arguments."""
+    rows = rows[~trace.named(_NODE, rows)]
     # In file order, as its parts are decompressed sequentially.
     rows = rows[np.argsort(trace.ints("ordinal", rows), kind="stable")]
     known = False

@@ -48,7 +48,7 @@ class _KernelEvent(msgspec.Struct):
 def launch_shapes(trace: Trace, rows: Ints) -> dict[int, LaunchShape]:
     """Return the shapes of kernels by row, without those that are unknown.
 
-    Only the :data:`~tuiprof.analyses.shared.calls.ASKED` longest are read.
+    Only the :data:`~tuiprof.analyses.shared.arguments.ASKED` longest are read.
     """
     asked = rows[np.argsort(-trace.lengths(rows), kind="stable")[:ASKED]]
     found = {}

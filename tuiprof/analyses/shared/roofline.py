@@ -27,7 +27,7 @@ from tuiprof.whatif.chips import Chip, find_chip
 #: Maximum number of operators to read: those of one step, else from the middle.
 MAX_OPERATORS: Final = 5_000
 #: Bytes of an element, as Kineto names types.
-_SIZES: Final = {
+ELEMENT_BYTES: Final = {
     "double": 8,
     "long": 8,
     "long int": 8,
@@ -79,7 +79,7 @@ class Tensor:
     @property
     def bytes(self) -> int:
         """Its size."""
-        return prod(self.dims) * _SIZES[self.type]
+        return prod(self.dims) * ELEMENT_BYTES[self.type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ def _calls(trace: Trace, rows: Ints) -> dict[int, Call]:
     for row, given in arguments(trace, rows):
         tensors, values = [], {}
         for at, (dims, type_) in enumerate(zip(given.dims, given.types, strict=False)):
-            if type_ in _SIZES and _is_shape(dims):
+            if type_ in ELEMENT_BYTES and _is_shape(dims):
                 tensors.append(Tensor(tuple(dims), type_))
             elif at < len(given.values):
                 values[at] = str(given.values[at])
@@ -307,7 +307,7 @@ def _need(call: Call, kind: str) -> Need | None:
     base = name.rsplit("::", 1)[-1]
     read = float(sum(tensor.bytes for tensor in tensors))
     dims = [tensor.dims for tensor in tensors]
-    size = _SIZES[tensors[0].type]
+    size = ELEMENT_BYTES[tensors[0].type]
     if base in ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"):
         operands = dims[:2] if base in ("mm", "bmm") else dims[1:3]
         a, b = operands if len(operands) == 2 else ((), ())
@@ -358,7 +358,7 @@ def _convolution(base: str, call: Call, read: float) -> Need | None:
             gradient, given, weight = (tensor.dims for tensor in tensors[:3])
             mask = call.values.get(10, "").count("True") or 2
             operations = 2.0 * prod(gradient) * prod(weight[1:]) * min(mask, 2)
-            return Need(operations, read + prod(given) * _SIZES[tensors[1].type])
+            return Need(operations, read + prod(given) * ELEMENT_BYTES[tensors[1].type])
         if "input" in base:  # (sizes, gradient, weight)
             return Need(2.0 * prod(tensors[0].dims) * prod(tensors[1].dims[1:]), 2.0 * read)
         return None
@@ -380,7 +380,7 @@ def _convolution(base: str, call: Call, read: float) -> Need | None:
     result = given[0] * weight[0] * prod(sides)
     if result <= 0:
         return None
-    return Need(2.0 * result * prod(weight[1:]), read + result * _SIZES[tensors[0].type])
+    return Need(2.0 * result * prod(weight[1:]), read + result * ELEMENT_BYTES[tensors[0].type])
 
 
 def _numbers(text: str) -> Sequence[int]:

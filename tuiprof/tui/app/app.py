@@ -16,6 +16,7 @@ from textual.command import Provider
 from textual.dom import DOMNode
 from textual.screen import Screen
 
+from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.tui import Start
 from tuiprof.tui.terminal import themes
@@ -55,17 +56,40 @@ class Navigator:
                 self._app.add_mode(self._runs[path], lambda: LiveScreen(session))
             self._app.switch_mode(self._runs[path])
 
-    def trace(self, path: Path, *, step: int | None = None) -> None:
+    def trace(self, path: Path, *, step: int | None = None, directory: Path | None = None) -> None:
         from tuiprof.tui.trace.screen import TraceScreen
 
         with self._app.notify_errors():
-            self._app.push_screen(TraceScreen(path, step=step))
+            self._app.push_screen(TraceScreen(path, step=step, directory=directory))
 
     def path(self, path: Path) -> None:
-        if path.is_dir():
-            self.session(path)
-        else:
+        """Open a trace, a session, a measured ladder or the newest trace of a directory."""
+        from tuiprof.ladder.state import LadderRun
+        from tuiprof.session.store.folders import LADDER_FILE
+        from tuiprof.session.store.meta import SESSION_FILE
+
+        if not path.is_dir():
             self.trace(path)
+        elif (path / SESSION_FILE).exists():
+            self.session(path)
+        elif (path / LADDER_FILE).exists():
+            with self._app.notify_errors():
+                self.ladder(LadderRun(path).meta.ladder, path)
+        else:
+            find = partial(self._open_newest, path)
+            self._app.run_worker(find, thread=True, exclusive=True, exit_on_error=False, group="directory")
+
+    def _open_newest(self, directory: Path) -> None:
+        """In a thread, because it walks folders: find the newest trace of a directory, and open it."""
+        from tuiprof.formats import open_set
+
+        try:
+            found = open_set(directory).file().path
+        except TuiprofError as error:
+            show = partial(self._app.notify, title="error", severity="error", timeout=10)
+            self._app.call_from_thread(show, str(error))
+        else:
+            self._app.call_from_thread(self.trace, found, directory=directory)
 
     def ladder(self, name: str, folder: Path | None = None) -> None:
         from tuiprof.tui.ladder.screen import LadderScreen

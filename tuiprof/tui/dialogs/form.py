@@ -172,6 +172,7 @@ def form_keys(
 class Form(ModalScreen[Answer], inherit_bindings=False):
     """Asks for the values of its fields, and returns the ``answer`` made from valid values by name; None = cancelled.
 
+    ``answer`` raises an error for values that do not go together.
     The hint is shown below the fields until enter is pressed; None = the first error, updated while typing.
     """
 
@@ -228,10 +229,15 @@ class Form(ModalScreen[Answer], inherit_bindings=False):
 
     def action_submit(self) -> None:
         problem, _ = self._problem()
-        if problem:
-            self._paint("problem", problem, "warn")
-        else:
-            self.dismiss(self._answer(**{field.name: field.read(self) for field in self._fields}))
+        if not problem:
+            try:
+                answer = self._answer(**{field.name: field.read(self) for field in self._fields})
+            except (ValueError, TuiprofError) as error:
+                problem = str(error)
+            else:
+                self.dismiss(answer)
+                return
+        self._paint("problem", problem, "warn")
 
 
 class TextForm(Form[str], inherit_bindings=False):
@@ -274,30 +280,31 @@ class PathForm(Form[Path], inherit_bindings=False):
 
 
 def _existing(text: str) -> Path:
-    """Return the absolute path of a file or session; raises ValueError if there is none."""
+    """Return the absolute path of a file or directory; raises ValueError if there is none."""
     path = typed_path(text)
     if not text:
         raise ValueError("type a path; tab completes it")
     if not os.path.exists(path):
         raise ValueError(f"{path} does not exist")
-    if os.path.isdir(path) and not os.path.exists(path / "session.json"):
-        raise ValueError("this folder is not a session")
     return path.absolute()
 
 
 class _PathSuggester(Suggester):
-    """Suggests the first file or folder whose path starts with the typed text."""
+    """Suggests the first path that starts with the typed text; folders and traces come before other files."""
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
         """Return the completed path; None = no match."""
+        from tuiprof.formats.directory import is_trace_name
+
         folder, _, prefix = value.rpartition("/")
         directory = typed_path(folder + "/" if folder or value.startswith("/") else ".")
         try:
-            names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(directory))
+            found = [entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(directory)]
         except OSError:
             return None
+        names = sorted(found, key=lambda name: (not (name.endswith("/") or is_trace_name(name)), name))
         match = next((name for name in names if name.startswith(prefix) and (prefix or name[0] != ".")), None)
         return None if match is None else value[: len(value) - len(prefix)] + match
