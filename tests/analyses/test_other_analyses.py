@@ -228,6 +228,16 @@ def test_compare_matches_a_sync_whose_line_moved() -> None:
     assert rows.select("name", "before_count", "after_count").rows() == [("train.py:47 ← item", 2.0, 1.0)]
 
 
+def test_kernel_times_of_several_devices_are_said_to_be_sums() -> None:
+    made = Made().step(0, 0, 200)
+    for device in (0, 1):
+        made.launch("k", (10 + device, 11 + device), (20, 190), 1 + device, device=device)
+        report = run("kernels", made.trace())
+        assert isinstance(report, Report)
+        said = any("sums over 2 devices" in note for note in report.notes)
+        assert said == bool(device)
+
+
 def test_no_figures_a_step_of_kernels_that_are_mostly_outside_of_the_steps() -> None:
     made = Made().step(0, 0, 200).launch("inside", (10, 15), (20, 60), 1)
     made.launch("behind", (210, 215), (220, 320), 2)

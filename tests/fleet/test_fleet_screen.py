@@ -125,6 +125,7 @@ async def test_from_all_ranks_to_the_trace_of_one(
         assert "rank 1 " in "".join(
             str(app.screen.query_one(RankMap).render_line(y).text) for y in range(size[1])
         )
+        assert "enter open" in screen_text(app), "the key that goes on is seen at any size"
         await press(pilot, "enter", opens=TraceScreen)
         await pilot.press("escape", "q")
         await until(pilot, lambda: isinstance(app.screen, FleetScreen) or not app.is_running)

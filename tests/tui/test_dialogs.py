@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,6 +166,31 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write(target, "three", replace=True)
     assert target.read_text() == "three"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+async def test_a_command_that_cannot_start_stays_to_be_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    app = TuiprofApp(Start(sessions=tmp_path / "sessions", scenarios=(tmp_path,)))
+    async with app.run_test(size=(100, 40)) as pilot:
+        answers: list[Any] = []
+        form = RunForm(None, sys.executable)
+        await app.push_screen(form, answers.append)
+        field = form.query_one("#argv", Input)
+        for typed, said in (
+            ("pythn train.py", "there is no command 'pythn'"),
+            ("python trian.py", "'train.py'?"),
+        ):
+            field.value = typed
+            await pilot.press("enter")
+            await until(pilot, lambda said=said: said in screen_text(app))  # type: ignore[misc]
+            assert app.screen is form
+        field.value = "python train.py"
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(answers))
+        assert answers[0]["argv"] == ("python", "train.py")
 
 
 async def test_a_field_that_was_not_filled_in_yet_does_not_look_wrong(tmp_path: Path) -> None:

@@ -376,6 +376,12 @@ async def test_a_chart_without_a_step_in_its_range_says_so(tmp_path: Path) -> No
         assert "no step in the" not in screen_text(app)
 
 
+async def test_without_phases_the_call_that_marks_them_fits_80_cells(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10, phases={})
+    async with running(live(made.session.path), size=(80, 24)) as (_, pilot):
+        await until_shown(pilot, "no phases recorded: mark them with tuiprof.phase(…)")
+
+
 async def test_the_zoom_key_widens_the_axis(tmp_path: Path) -> None:
     made = recorded(tmp_path, 100)
     async with running(live(made.session.path), "last 60 s", "00:01:20", "now") as (_, pilot):

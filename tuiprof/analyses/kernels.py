@@ -153,8 +153,13 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
             _beside_limits(trace),
         ),
         _DEVICE_RULES if isinstance(roofline(trace), str) else (*_DEVICE_RULES, _ROOFLINE_RULE),
-        _notes(
-            apart, "work", "Most of it was launched outside the steps, or by a call missing from the trace"
+        (
+            *_notes(
+                apart,
+                "work",
+                "Most of it was launched outside the steps, or by a call missing from the trace",
+            ),
+            *_of_devices(len(trace.device_indices)),
         ),
         window=scope.window,
     )
@@ -213,6 +218,12 @@ def _notes(apart: float, what: str, why: str) -> tuple[str, ...]:
     if apart > _MOSTLY:
         return f"{outside}.", f"{why}, so figures a step are left out."
     return (f"{outside}, and is in no share.",)
+
+
+def _of_devices(count: int) -> tuple[str, ...]:
+    if count < 2:
+        return ()
+    return (f"Times are sums over {count} devices and all their streams, and can exceed a step.",)
 
 
 def _in_words(column: str, words: dict[int, str], default: str | None = None) -> pl.Expr:

@@ -172,6 +172,7 @@ def form_keys(
 class Form(ModalScreen[Answer], inherit_bindings=False):
     """Asks for the values of its fields, and returns the ``answer`` made from valid values by name; None = cancelled.
 
+    ``answer`` raises an error for values that do not go together.
     The hint is shown below the fields until enter is pressed; None = the first error, updated while typing.
     """
 
@@ -228,10 +229,15 @@ class Form(ModalScreen[Answer], inherit_bindings=False):
 
     def action_submit(self) -> None:
         problem, _ = self._problem()
-        if problem:
-            self._paint("problem", problem, "warn")
-        else:
-            self.dismiss(self._answer(**{field.name: field.read(self) for field in self._fields}))
+        if not problem:
+            try:
+                answer = self._answer(**{field.name: field.read(self) for field in self._fields})
+            except (ValueError, TuiprofError) as error:
+                problem = str(error)
+            else:
+                self.dismiss(answer)
+                return
+        self._paint("problem", problem, "warn")
 
 
 class TextForm(Form[str], inherit_bindings=False):

@@ -33,6 +33,7 @@ class RankMap(Lines, can_focus=True):
     """A heat map of lateness: one line per rank, one column per step."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        _ranks("enter", "screen.open", "open", "Open the trace of this rank at this step", id="fleet.open"),
         _ranks("up,k", "map('move', (-1, 0))", "up", "Rank above", id="fleet.up", show=False),
         _ranks("down,j", "map('move', (1, 0))", "down", "Rank below", id="fleet.down", show=False),
         _ranks("left,h", "map('move', (0, -1))", "left", "Previous step", id="fleet.left", show=False),
@@ -74,7 +75,6 @@ class FleetScreen(Screen[None]):
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _ranks("enter", "open", "open", "Open the trace of this rank at this step", id="fleet.open"),
         _ranks("q,escape", "leave", "close", "Close the ranks", id="fleet.close"),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -65,7 +66,16 @@ class RunForm(Form[dict[str, Any]], inherit_bindings=False):
             ),
             *_capture_fields(),
         )
-        super().__init__("run my script", fields, dict)
+        super().__init__("run my script", fields, self._checked)
+        self._python = python
+
+    def _checked(self, **chosen: Any) -> dict[str, Any]:
+        """Return the values, or raise an error if there is no such program or script."""
+        from tuiprof.session.run.interpreter import resolve
+
+        if self._python:
+            resolve(chosen["argv"], chosen["cwd"], Path(self._python), os.environ)
+        return chosen
 
 
 def _capture_fields() -> tuple[Text, Tick]:

@@ -473,7 +473,7 @@ class RunPanes(Vertical):
                 label=live_view.stats_label(rank.steps, view) if rank is not None else "",
             )
         )
-        why = "no phases recorded: they come with torch hooks, or with tuiprof.phase(…)"
+        why = "no phases recorded: mark them with tuiprof.phase(…)"
         for bar in self.query(PhaseBar):
             bar.show(self._figures.phases, why if stats.count else "no steps")
         heading = self.query_one("#phase-head", Heading)
