@@ -58,6 +58,15 @@ def test_of_products_on_one_line_those_of_the_state_stay() -> None:
     assert shared("lstm") == [("gates", "before", ["before"] * 3 + ["after"] * 4)]
 
 
+@pytest.mark.parametrize("name", ["joined", "joined_last"])
+def test_of_an_input_that_is_joined_with_the_state_the_inputs_part_leaves_the_loop(name: str) -> None:
+    ((forward, weights),) = shared_products(program(name))
+    assert [(one.shared, one.backward) for one in (forward, weights)] == [("before", False), ("after", True)]
+    # 24 of 88 rows of the weights; the gradient of the input is not needed.
+    assert forward.moves == weights.moves == weights.sums_move == 24 / 88
+    assert forward.joins == (), "what is joined is kept for the gradient, too"
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -125,6 +134,37 @@ def test_only_what_takes_no_state_leaves_the_loop_with_a_product() -> None:
     ((before,),) = looped(f"result = {DOT.format('x')}", other="h")
     assert (after.shared, list(after.slices)) == ("after", [])
     assert (before.shared, list(before.slices)) == ("before", ["x"])
+
+
+PARTS = "known = f32[8,16] slice({}), site=1\n  own = f32[8,48] slice({}), site=1\n"
+PADS = "zero = f32[] constant()\n  left = f32[8,64] pad(known, zero)\n  right = f32[8,64] pad(own, zero)\n"
+
+
+@pytest.mark.parametrize(
+    ("joined", "moves"),
+    [
+        (PARTS.format("x", "h") + "  both = f32[8,64] concatenate(known, own)", 0.25),
+        (PARTS.format("x", "h") + f"  {PADS}  both = f32[8,64] maximum(left, right)", 0.25),
+        (
+            PARTS.format("h", "x")
+            + f"  {PADS}  sum = f32[8,64] add(left, right)\n  both = f32[8,64] copy(sum)",
+            0.75,
+        ),
+        # Both parts take the state, rows are joined, or values of which none is zero are added.
+        (PARTS.format("h", "h") + "  both = f32[8,64] concatenate(known, own)", 0),
+        (
+            "known = f32[4,64] slice(x)\n  own = f32[4,64] slice(h)\n  both = f32[8,64] concatenate(known, own)",
+            0,
+        ),
+        ("both = f32[8,64] add(x, h)", 0),
+    ],
+)
+def test_a_part_that_is_joined_with_the_state_is_multiplied_before_the_loop(
+    joined: str, moves: float
+) -> None:
+    body = f"{joined}\n  gates = {DOT.format('both')}\n  result = f32[8,64] tanh(gates)"
+    found = looped(body, other="h", state="gates")
+    assert [one.moves for same in found for one in same] == ([moves] if moves else [])
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,10 @@ def find_regions(trace: Trace) -> Regions:
     forward = ~(calls.backward | updates(trace).hold(calls.rows))
     for mask in (pointwise, rowwise, light):
         mask &= forward  # other calls end a sequence
+    # Fused attention has no second derivative, and what is compiled has none.
+    once = ~calls.differentiated_twice
+    rowwise &= once
+    light &= once
     pointwise &= ~trace.named(_NOT_COMPILED, calls.rows)
     pointwise[carried(trace)] = False  # copies that a compiler would make as well
     for run in _by_thread_and_step(calls, np.flatnonzero(calls.work_count > 0)):
@@ -121,7 +125,7 @@ def find_regions(trace: Trace) -> Regions:
                 taken[first + low : first + high + 1] = True
                 region = _region(calls, run[first + low : first + high + 1])
                 activations.setdefault(function, []).append(region)
-        for first, last in _stretches(pointwise[run] & ~taken):
+        for first, last in _stretches(pointwise[run] & once[run] & ~taken):
             chain = run[first : last + 1]
             long = len(chain) >= MIN_CHAIN and not _is_loop(calls, chain)
             if long or calls.names_of(chain) == SWISH:
@@ -182,7 +186,7 @@ def _region(calls: Calls, busy: Ints) -> Region:
 def _attentions(calls: Calls, run: Ints, light: Mask) -> Iterator[tuple[int, int]]:
     names = calls.names_of(run)
     for position, name in enumerate(names):
-        if not _SOFTMAX.match(name):
+        if not _SOFTMAX.match(name) or not light[run[position]]:
             continue
         first = _product(names, run, light, range(position - 1, max(position - 1 - _BETWEEN, -1), -1))
         last = _product(names, run, light, range(position + 1, min(position + 1 + _BETWEEN, len(run))))
@@ -266,7 +270,9 @@ def left_to_compile(trace: Trace) -> str:
     """
     if trace.info.framework.startswith("JAX") or trace.named(_COMPILED).any():
         return ""
-    fusible = calls_of(trace).works_of(*_FUSIBLE) & trace.is_category("kernel", rows=trace.device_work)
+    calls = calls_of(trace)
+    fusible = calls.works_of(*_FUSIBLE) & trace.is_category("kernel", rows=trace.device_work)
+    fusible &= ~calls.launched_by(calls.with_backward(calls.differentiated_twice))
     lengths = trace.lengths(trace.device_work)
     share = float(lengths[fusible].sum()) / max(int(lengths.sum()), 1)
     if share < _WORTH_COMPILING:

@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import ACCUMULATE, Calls
+from tuiprof.advice.gradients.given_gradients import given_to
+from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls
 from tuiprof.analyses.shared.optimizers import CLEARS
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
@@ -27,6 +28,9 @@ _ADDS: Final = r"^aten::add_?$"
 _MIN_NODES: Final = 4
 #: What remains of passes for single gradients: some are for different outputs. An estimate.
 _REMAINS: Final = 0.4
+_DIFFER: Final = "; passes for different outputs of one operator look the same, and remain"
+#: What takes one value of each row, as a column of what a model computes, or one of all.
+_TAKES_ONE: Final = f"^{BACKWARD}(Select|Squeeze|Sum|Mean)Backward"
 #: Calls that set gradients to zero.
 _ZEROS: Final = r"^aten::(zero_|_foreach_zero_)$"
 
@@ -49,20 +53,25 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             calls.edit(again),
             event=first,
         )
-    passes = list(_one_by_one(evidence))
-    if passes and (share := _share(evidence, again := _with_created(calls, passes))) >= MIN_SHARE:
-        first = int(calls.rows[passes[0][0]])
+    alike = _one_by_one(evidence)
+    repeated = _again_for_another(calls, alike)
+    if alike and (share := _share(evidence, again := calls.mask(*repeated))) >= MIN_SHARE:
+        several = calls.mask(
+            *(nodes for same, nodes in zip(alike, repeated, strict=True) if not _of_one_value(calls, same[0]))
+        )
+        remains = np.where(several, _REMAINS, 0.0)
+        differ = _DIFFER if several.any() else ""
+        first = int(calls.rows[alike[0][1][0]])
         yield Finding(
             f"{format_rough_share(share)} of {_of(trace)} goes through the same graph again for another gradient, "
-            f"{evidence.how_often(len(passes))}",
+            f"{evidence.how_often(sum(map(len, alike)) - len(alike))}",
             evidence.function_of(first),
             "ask for all gradients of an output at once, torch.autograd.grad(u, (x, t)), not one by one; for several "
             "outputs is_grads_batched=True, or torch.func",
             "medium",
-            "autograd.grad begins at the same node, runs the same nodes and stores no gradient; passes for different "
-            "outputs of one operator look the same, and remain",
-            calls.edit(again, _REMAINS, _REMAINS),
-            Edit(),
+            f"autograd.grad begins at the same node, runs the same nodes and stores no gradient{differ}",
+            calls.edit(again, remains, np.append(remains, 1.0)[calls.call_of_work]),
+            Edit() if several.any() else calls.edit(again, _REMAINS, _REMAINS),
             calls.edit(again),
             event=first,
         )
@@ -80,34 +89,48 @@ def _share(evidence: Evidence, which: Mask) -> float:
     return evidence.share_of_time(calls.rows[which])
 
 
-def _one_by_one(evidence: Evidence) -> Iterator[Ints]:
-    """Yield the nodes of each backward pass that stores nothing and evaluates what an earlier one has, as indices."""
+def _one_by_one(evidence: Evidence) -> list[list[Ints]]:
+    """Return backward passes that store nothing and evaluate the same nodes, two and more each, as indices."""
     calls = evidence.calls
     stored = calls.mask(calls.inside(evidence.trace.operators(_STORES)))
     stored &= evidence.trace.named(ACCUMULATE, calls.rows)
-    known: set[tuple[int, bytes]] = set()
+    alike: dict[tuple[int, bytes], list[Ints]] = {}
     for nodes in calls.backward_passes():
         numbers = calls.nodes[nodes]
-        key = int(calls.steps[nodes[0]]), np.sort(numbers).tobytes()
-        if stored[nodes].any() or numbers[0] < 0 or len(nodes) < _MIN_NODES:
-            continue
-        if key in known:
-            yield nodes
-        known.add(key)
+        if not stored[nodes].any() and numbers[0] >= 0 and len(nodes) >= _MIN_NODES:
+            alike.setdefault((int(calls.steps[nodes[0]]), np.sort(numbers).tobytes()), []).append(nodes)
+    return [passes for passes in alike.values() if len(passes) > 1]
 
 
-def _with_created(calls: Calls, passes: list[Ints]) -> Mask:
-    """Return passes with the nodes of later passes that theirs have created, for gradients of gradients."""
-    trace, which = calls.trace, calls.mask(*passes)
-    rows = trace.operators()
-    inside, numbers = calls.inside(rows), trace.ints("sequence", rows)
-    made = which[inside] & (inside >= 0) & (numbers >= 0)
-    made[made] = numbers[made] != trace.ints("sequence", calls.rows[inside[made]])
-    own, steps = trace.ints("sequence", calls.rows), calls.steps.astype(np.int64) + 1
-    place = calls.tracks.astype(np.int64) * (int(steps.max(initial=0)) + 1) + steps
-    size = int(numbers.max(initial=0)) + 1
-    created = np.unique(place[inside[made]] * size + numbers[made])
-    return which | (calls.backward & (own >= 0) & np.isin(place * size + own, created))
+def _of_one_value(calls: Calls, nodes: Ints) -> bool:
+    """Return whether a pass begins with one value of each row, which has only one gradient with respect to an input."""
+    if calls.trace.named(_TAKES_ONE, calls.rows[nodes[:1]]).any():
+        return True
+    shapes = [shape for shape, _ in given_to(calls, nodes[:1]).values()]
+    return any(len(shape) > 1 and shape[-1] == 1 for shape in shapes)
+
+
+def _again_for_another(calls: Calls, passes: list[list[Ints]]) -> list[Ints]:
+    """Return for each list of passes all but the first, and what later passes evaluate for them.
+
+    With ``create_graph=True`` each pass creates nodes. Of a later pass that goes through those of several, one would
+    go through those of one.
+    """
+    created = np.flatnonzero(calls.created_in >= 0)
+    later = np.zeros(len(calls.rows), dtype=np.int64)
+    for number, nodes in enumerate(calls.backward_passes() if passes and len(created) else ()):
+        later[nodes] = number
+    found = []
+    for same in passes:
+        made_by = np.full(len(calls.rows), len(same))
+        for number, nodes in enumerate(same):
+            made_by[nodes] = number
+        makers = made_by[calls.created_in[created]]
+        first = np.full(int(later.max(initial=0)) + 1, len(same))
+        np.minimum.at(first, later[created], makers)
+        of_others = created[(makers < len(same)) & (makers > first[later[created]])]
+        found.append(np.concatenate((*same[1:], of_others)))
+    return found
 
 
 def _again(evidence: Evidence) -> Iterator[Ints]:

@@ -41,16 +41,22 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "larger batches, one jax.jit around the whole step, or jax.lax.scan over several steps"
         if evidence.is_jax
         else f"{evidence.write('batch-size', 'larger batches')}, "
-        f"{evidence.write('compile-graphs', _GRAPHS)} or CUDA graphs, or fewer and larger kernels"
+        f"{_graphs(evidence)}, or fewer and larger kernels"
         f"{_before_graphs(trace, round(syncs or 0))}",
         "medium",
         "host time in and between operators, minus what other findings save",
         *EditRange(*(launched_faster(trace, part) for part in _KEEP)),
         remainder=True,
-        after_waits=_without_waits(trace) if evidence.stepped and (syncs or 0) >= _MANY_SYNCS else None,
+        after=_without_waits(trace) if evidence.stepped and (syncs or 0) >= _MANY_SYNCS else None,
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
         event=first.event,
     )
+
+
+def _graphs(evidence: Evidence) -> str:
+    if evidence.calls.differentiated_twice.any():
+        return "CUDA graphs (torch.cuda.graph: torch.compile does not support gradients of gradients)"
+    return f"{evidence.write('compile-graphs', _GRAPHS)} or CUDA graphs"
 
 
 def _before_graphs(trace: Trace, syncs: int) -> str:

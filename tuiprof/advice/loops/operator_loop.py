@@ -138,9 +138,10 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     elif sum(name in _READS for name in place["body"]) >= _MIN_READS * len(place["body"]):
         instead = "compare all items at once, or make a list of them first: tensor.tolist() or .numpy() before the loop"
     else:
-        instead = (
-            f"process all items at once: one call on the whole batch (pad and mask if sizes differ); or {jit}"
-        )
+        calls = evidence.calls
+        twice = (calls.differentiated_twice & calls.mask(place["calls"])).any()
+        instead = "process all items at once: one call on the whole batch (pad and mask if sizes differ)"
+        instead += "" if twice else f"; or {jit}"
     keeps = [waits + (1 - waits) * keep for keep in keeps]
     tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
     often = evidence.how_often(place["loops"])
@@ -184,6 +185,8 @@ def _steady(evidence: Evidence, loop: dict[str, Any]) -> dict[str, Any] | None:
         created = calls.forward[within]
         made = len(np.unique(created[created >= 0]))
         if (within & accumulates).sum() >= loop["times"] / 2 or 0 < made < loop["times"] / 2:
+            return None
+        if (within & (calls.created_in >= 0)).sum() >= loop["times"] / 2:
             return None
         return loop | {"calls": calls.forward[within].tolist()}
     nodes = np.isin(calls.forward, np.flatnonzero(within))

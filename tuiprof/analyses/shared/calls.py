@@ -39,6 +39,8 @@ class Calls:
     backward: Mask  # whether each is a node of autograd's backward pass
     #: For a backward node, the index of the call that created it; -1 = unknown, or not a backward node.
     forward: Ints
+    #: For a node that another one created, as gradients are differentiated again, the index of that; -1 = none.
+    created_in: Ints
     call_of_host_call: Ints  # call that each of ``trace.host_calls`` lies in, as an index; -1 = none
     call_of_work: Ints  # call that launched each of ``trace.device_work``, as an index; -1 = none
 
@@ -85,6 +87,11 @@ class Calls:
     def differentiated(self) -> Mask:
         """Whether a backward pass visits a node that each created."""
         return self.mask(self.forward)
+
+    @cached_property
+    def differentiated_twice(self) -> Mask:
+        """Whether the gradient of each is differentiated again, as for a gradient penalty."""
+        return self.mask(self.forward[self.created_in[self.created_in >= 0]])
 
     @cached_property
     def _kinds(self) -> tuple[list[str], npt.NDArray[np.uint8]]:
@@ -150,8 +157,11 @@ class Calls:
         return self.between(index, index + count)[1:]
 
     def with_backward(self, which: Mask) -> Mask:
-        """Return the given calls and the backward nodes that they created."""
-        return which | (which[np.maximum(self.forward, 0)] & (self.forward >= 0))
+        """Return the given calls and the backward nodes that they created, and those that these nodes created."""
+        result: Mask = which | np.append(which, False)[self.forward]
+        for created in np.flatnonzero(self.created_in >= 0).tolist():  # later than what creates it
+            result[created] |= result[self.created_in[created]]
+        return result
 
     def edit(self, which: Mask, keep_host: float | Floats = 0.0, keep_work: float | Floats = 0.0) -> Edit:
         """Return the edit in which the given calls take less time or are not made, and no longer wait.
@@ -225,7 +235,12 @@ def calls(trace: Trace) -> Calls:
     launched = launch >= 0
     call_of_work = np.full(len(launch), -1, dtype=call_of_host_call.dtype)
     call_of_work[launched] = call_of_host_call[np.searchsorted(trace.host_calls, launch[launched])]
-    return Calls(trace, rows, backward, _forward(trace, rows, backward), call_of_host_call, call_of_work)
+    makers = _makers(trace, rows, backward)
+    forward, created_in = (
+        np.where(mine, makers, -1).astype(makers.dtype)
+        for mine in (~np.append(backward, True)[makers], np.append(backward, False)[makers])
+    )
+    return Calls(trace, rows, backward, forward, created_in, call_of_host_call, call_of_work)
 
 
 def _revisits(nodes: Ints) -> list[int]:
@@ -247,22 +262,47 @@ def _revisits(nodes: Ints) -> list[int]:
     return begins
 
 
-def _forward(trace: Trace, rows: Ints, backward: Mask) -> Ints:
-    """Return which call of the same step made each backward node."""
+def _makers(trace: Trace, rows: Ints, backward: Mask) -> Ints:
+    """Return which call of the same step made each backward node, by itself or in another node; -1 = unknown."""
     numbers = trace.ints("sequence", rows)
     steps = trace.steps.step_of[rows].astype(np.int64) + 1
-    keys = np.where(numbers >= 0, numbers + steps * (numbers.max(initial=0) + 1), -1)
     found = np.full(len(rows), -1, dtype=row_type(len(rows)))
     makers = np.flatnonzero(~backward & (numbers >= 0))
     nodes = np.flatnonzero(backward & (numbers >= 0))
     if not len(makers) or not len(nodes):
         return found
+    inside, also = _made_in_nodes(trace, rows, backward, makers)
+    size = max(int(numbers.max()), int(also.max(initial=0))) + 1
+    keys = np.concatenate((numbers[makers], also)) + size * np.concatenate((steps[makers], steps[inside]))
+    makers = np.concatenate((makers, inside))
     # Of several calls with one number, only the last created a node.
-    makers = makers[np.lexsort((makers, keys[makers]))]
-    at = np.searchsorted(keys[makers], keys[nodes], side="right") - 1
+    order = np.lexsort((makers, keys))
+    makers, keys = makers[order], keys[order]
+    at = np.searchsorted(keys, numbers[nodes] + size * steps[nodes], side="right") - 1
     known = (at >= 0) & (steps[makers[np.maximum(at, 0)]] == steps[nodes])
     found[nodes[known]] = makers[at[known]]
     return found
+
+
+def _made_in_nodes(trace: Trace, rows: Ints, backward: Mask, makers: Ints) -> tuple[Ints, Ints]:
+    """Return the nodes that made others, as indices, and the numbers of these.
+
+    Each thread counts its own nodes. If that of the backward pass is not that of the forward pass, only numbers above
+    those of the latter are known to be of the former: checkpoints, too, number what they compute again.
+    """
+    numbers, steps = trace.ints("sequence", rows), trace.steps.step_of[rows] + 1
+    nodes = np.flatnonzero(backward)
+    operators = trace.operators()
+    operators = operators[trace.ints("sequence", operators) >= 0]
+    inside = index_of_outer(trace, rows[nodes], operators)
+    operators, inside = operators[inside >= 0], nodes[inside[inside >= 0]]
+    made = trace.ints("sequence", operators)
+    last = np.full(int(steps.max(initial=0)) + 1, -1, dtype=np.int64)
+    np.maximum.at(last, steps[makers], numbers[makers])
+    tracks = trace.track_codes[rows]
+    counted = np.isin(tracks[inside], tracks[makers]) | (made > last[steps[inside]])
+    counted &= made != numbers[inside]  # the node itself, which is recorded inside of its evaluation
+    return inside[counted], made[counted]
 
 
 #: Events looked up together.
