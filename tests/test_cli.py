@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from command_line import here
 from waiting import running, until
@@ -178,8 +179,10 @@ def test_the_report_of_a_recording_leaves_out_gpus_that_are_not_the_runs(tmp_pat
     import pynvml
 
     (tmp_path / "pynvml.py").write_text(HOST_OF_TWO.format(real=pynvml.__file__))
+    (tmp_path / "libnvidia-ml.so.1").symlink_to(msgspec._core.__file__)  # any library
     path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
     env = {**_env(tmp_path / "s"), "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "1"}
+    env["LD_LIBRARY_PATH"] = str(tmp_path)
     done = subprocess.run(
         _argv("record", "-q", "--no-capture", "--json", "--", "python", "-c", "import time; time.sleep(1)"),
         env=env,

@@ -200,6 +200,72 @@ def test_of_products_that_are_made_together_a_part_leaves_with_its_sum(
     assert found["sequential-scan"]["wins_ns"] == pytest.approx(64 * 1000 * 0.6 * (6 + 2), rel=0.05)
 
 
+#: A cell that multiplies its input and its state as one, and its gradients.
+JOINED = """
+collected {
+  all = f32[64,64,256] parameter(), index=0
+  both = f32[64,512] parameter(), index=1
+  at = s32[] parameter(), index=2
+  part = f32[64,256] slice(both)
+  put = f32[64,64,256] dynamic-update-slice(all, part, at)
+}
+body {
+  state = [] parameter()
+  count = s32[] get-tuple-element(state), index=0
+  h = f32[64,256] get-tuple-element(state), index=1
+  xs = f32[64,64,256] get-tuple-element(state), index=2
+  w = f32[512,256] get-tuple-element(state), index=3
+  one = s32[] constant()
+  slice = f32[64,256] dynamic-slice(xs, count), site=2
+  joined = f32[64,512] concatenate(slice, h), site=2
+  dot.1 = f32[64,256] dot(joined, w), sums=1x0, op="jit(f)/while/body/dot_general", site=2
+  tanh = f32[64,256] tanh(dot.1), site=3
+  next = s32[] add(count, one)
+  result = [] tuple(next, tanh, xs, w)
+}
+backward {
+  state = [] parameter()
+  count = s32[] get-tuple-element(state), index=0
+  dh = f32[64,256] get-tuple-element(state), index=1
+  all = f32[64,64,512] get-tuple-element(state), index=2
+  w = f32[512,256] get-tuple-element(state), index=3
+  dw = f32[512,256] get-tuple-element(state), index=4
+  dxs = f32[64,64,256] get-tuple-element(state), index=5
+  one = s32[] constant()
+  both.2 = f32[64,512] dynamic-slice(all, count), site=2
+  dot.2 = f32[512,256] dot(both.2, dh), sums=0x0, op="jit(f)/transpose(jvp())/while/body/dot_general", site=2
+  sum.1 = f32[512,256] add(dw, dot.2)
+  dot.3 = f32[64,512] dot(dh, w), sums=1x1, op="jit(f)/transpose(jvp())/while/body/dot_general", site=2
+  put.1 = f32[64,64,256] fusion(dxs, dot.3, count), calls=collected
+  dh.2 = f32[64,256] slice(dot.3), site=3
+  next = s32[] add(count, one)
+  result = [] tuple(next, dh.2, all, w, sum.1, put.1)
+}
+main {
+  given = [] parameter()
+  loop = [] while(given), calls=body, config="{'known_trip_count':{'n':'64'}}", site=3
+  again = [] while(given), calls=backward, config="{'known_trip_count':{'n':'64'}}", site=3
+}
+"""
+
+
+def test_of_what_is_joined_with_the_state_the_inputs_part_leaves_the_loop(tmp_path: Path) -> None:
+    kernels = (("slice", 2), ("joined", 3), ("dot.1", 10), ("tanh", 2), ("both.2", 2), ("dot.2", 20))
+    found = findings(launched(tmp_path, JOINED, (*kernels, ("sum.1", 6), ("dot.3", 20), ("put.1", 4))))
+    row = found["product-in-scan"]
+    assert row["where"] == "cell, …/home/me/model.py:31"
+    assert "xs @ w[:n]" in row["instead"]
+    # Half of each product, of the sum and of the slice for it leave; nothing has to be joined any more.
+    left_us = 3 + 10 / 2 + (2 + 20 + 6) / 2 + 20 / 2
+    assert row["wins_ns"] == pytest.approx(64 * 1000 * left_us, rel=0.05)
+    # Unrolling fuses what stays beside the state, and comes second even if it saves more.
+    assert found["sequential-scan"]["wins_ns"] == pytest.approx(64 * 1000 * 0.6 * (2 + 4), rel=0.05)
+    slow = launched(tmp_path, JOINED, (*kernels, ("sum.1", 6), ("dot.3", 20), ("put.1", 90)))
+    rows = advise(slow).table("findings").rows
+    assert rows["rule"].to_list()[:2] == ["product-in-scan", "sequential-scan"]
+    assert rows["wins_ns"][0] < rows["wins_ns"][1]
+
+
 def test_the_product_and_the_slice_for_it_leave_the_loop(tmp_path: Path) -> None:
     row = findings(scanned(tmp_path))["product-in-scan"]
     assert row["where"] == "cell, …/home/me/model.py:31"
@@ -247,6 +313,58 @@ def test_on_an_unknown_chip_the_least_saving_is_none(tmp_path: Path) -> None:
     row = findings(scanned(tmp_path, device="GPU"))["product-in-scan"]
     assert row["wins_low_ns"] == 0
     assert row["wins_ns"] == pytest.approx(64 * (0.6 * 10_000 + 2_000), rel=0.05)
+
+
+#: A layer on the rows of both nodes of each edge, and its gradients.
+MESSAGES = """
+main {{
+  x = f32[1000,256] parameter(), index=0
+  from = s32[16000,1] parameter(), index=1
+  to = s32[16000,1] parameter(), index=2
+  w = f32[512,{columns}] parameter(), index=3
+  dy = f32[16000,{columns}] parameter(), index=4
+  zero = f32[1000,256] parameter(), index=5
+  a = f32[16000,256] gather(x, from), site=2
+  b = f32[16000,256] gather(x, to), site=2
+  joined = f32[16000,512] concatenate(a, b), site=2
+  dot.1 = f32[16000,{columns}] dot(joined, w), sums=1x0, op="jit(f)/dot_general", site=3
+  dot.2 = f32[512,{columns}] dot(joined, dy), sums=0x0, op="jit(f)/transpose(jvp())/dot_general", site=3
+  dot.3 = f32[16000,512] dot(dy, w), sums=1x1, op="jit(f)/transpose(jvp())/dot_general", site=3
+  da = f32[16000,256] slice(dot.3)
+  added = f32[1000,256] scatter(zero, from, da)
+  {more}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "saved_us"),
+    [
+        # Of 60 µs of products, a 16th remains; what is gathered and added up is as wide, or half as wide.
+        (256, "result = [] tuple(dot.1, dot.2, added)", 60 * 15 / 16 + (4 + 4 + 4) / 4),
+        (128, "result = [] tuple(dot.1, dot.2, added)", 60 * 15 / 16 + (4 + 4 + 4) * 5 / 8 + 6 / 2),
+        # What is gathered now is still needed, and the results are gathered on top.
+        (256, "result = [] tuple(dot.1, dot.2, added, joined)", 60 * 15 / 16 - (4 + 4 + 4) * 3 / 4 - 6),
+    ],
+    ids=["as wide", "half as wide", "needed otherwise"],
+)
+def test_a_layer_on_gathered_rows_comes_before_the_gather(
+    tmp_path: Path, columns: int, more: str, saved_us: float
+) -> None:
+    kernels = (("a", 4), ("b", 4), ("joined", 4), ("dot.1", 20), ("dot.2", 20), ("dot.3", 20), ("added", 6))
+    row = findings(launched(tmp_path, MESSAGES.format(columns=columns, more=more), kernels))[
+        "layer-after-gather"
+    ]
+    assert row["where"] == "cell, …/home/me/model.py:32"
+    assert "16 for each one" in row["what"]
+    assert "(x @ w[:n])[index]" in row["instead"]
+    assert row["wins_ns"] == pytest.approx(64 * 1000 * saved_us, rel=0.05)
+    assert row["wins_low_ns"] < row["wins_ns"] < row["wins_high_ns"]
+
+
+def test_a_small_part_of_the_step_stays_after_its_gather(tmp_path: Path) -> None:
+    text = MESSAGES.format(columns=256, more="slow = f32[1000,256] tanh(x)")
+    assert "layer-after-gather" not in findings(launched(tmp_path, text, (("dot.1", 1), ("slow", 100))))
 
 
 RECURRENCE = """

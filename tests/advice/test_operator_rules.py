@@ -132,6 +132,83 @@ def test_a_sort_on_a_cpu_of_which_only_the_first_are_used(
         assert row["wins_ns"] == pytest.approx(0.95e6 * sort_ms, rel=0.02)
 
 
+ROWS = [64, 50_000]
+END = str(2**63 - 1)
+#: An operator, the shapes and values of its arguments, and what it takes, µs.
+Sampled = tuple[str, list[Any], list[str], float]
+SORT: Sampled = ("sort", [ROWS, [], []], ["", "-1", "True"], 600)
+REST: Sampled = ("slice", [ROWS], ["", "1", "40", END, "1"], 0)
+OVERWRITES: Sampled = ("fill_", [[64, 49_960], []], [], 50)
+CHOOSES: Sampled = ("argmax", [ROWS, [], []], ["", "-1", "True"], 50)
+
+
+def sampling(*calls: Sampled, shapes: bool = True, kernel: str = SEGMENTED) -> Trace:
+    """Steps with a product, these calls, and another product."""
+    steps = Steps()
+    for _ in steps.each():
+        steps.op("aten::mm", ((GEMM, 1000),), dims=[[64, 9], [9, 50_000]] if shapes else None)
+        for name, dims, values, us in calls:
+            works = ((kernel if name == "sort" else ELEMENTWISE, us),) if us else ()
+            steps.op(f"aten::{name}", works, dims=dims if shapes else None, values=values)
+        steps.op("aten::mm", ((GEMM, 500),), dims=[[64, 8], [8, 8]] if shapes else None)
+    return steps.trace()
+
+
+def test_a_sort_of_which_the_rest_is_overwritten_and_what_is_computed_of_whole_rows() -> None:
+    follow: list[Sampled] = [
+        ("softmax", [ROWS], [], 100),
+        ("cumsum", [ROWS], [], 200),
+        ("sum", [[64, 1]], [], 3),  # of one value of each row
+        ("empty_like", [ROWS], [], 0),
+        ("div", [ROWS, ROWS], [], 100),
+    ]
+    row = found(sampling(SORT, ("lift_fresh", [[]], [], 0), REST, OVERWRITES, *follow, CHOOSES), "full-sort")
+    assert "rows of 50 000 values are sorted, and all but the first 40 are overwritten" in row["what"]
+    assert "torch.topk(x, 40)" in row["instead"]
+    assert "by 4 operators on whole rows" in row["because"]
+    assert row["wins_ns"] == pytest.approx(1e3 * (0.76 * 600 + 500 - 5 * 2.5), rel=0.02)
+    assert 0 < row["wins_low_ns"] < row["wins_ns"] < row["wins_high_ns"]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param([CHOOSES, ("log_softmax", [ROWS], [], 300)], id="after one is chosen"),
+        pytest.param([("scatter", [ROWS, [], ROWS], [], 90), ("softmax", [ROWS], [], 90)], id="put back"),
+        pytest.param([("mm", [[64, 512], [512, 512]], [], 90), ("softmax", [ROWS], [], 90)], id="others"),
+    ],
+)
+def test_what_is_computed_of_other_rows_stays(after: list[Sampled]) -> None:
+    row = found(sampling(SORT, REST, OVERWRITES, *after), "full-sort")
+    chooses = 47.5 if after[0] == CHOOSES else 0
+    assert row["wins_ns"] == pytest.approx(1e3 * (0.76 * 600 + 47.5 + chooses), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param((SORT, OVERWRITES, CHOOSES), id="all is overwritten"),
+        pytest.param((SORT, ("add", [ROWS], [], 9), REST, OVERWRITES), id="of another result"),
+        pytest.param((SORT, REST, ("fill_", [[64, 9_960]], [], 50)), id="less is overwritten"),
+        pytest.param((SORT, REST, ("copy_", [[64, 49_960]], [], 50)), id="by other values"),
+        pytest.param((SORT, ("slice", [ROWS], ["", "1", "-1", END, "1"], 0), OVERWRITES), id="the last one"),
+        pytest.param(
+            (SORT, ("slice", [ROWS], ["", "1", "9000", END, "1"], 0), ("fill_", [[64, 41_000]], [], 50)),
+            id="much is kept",
+        ),
+        pytest.param((("sort", [ROWS], ["", "0", "True"], 600), REST, OVERWRITES), id="along columns"),
+        pytest.param((SORT, ("slice", [ROWS], ["", "1", "x", END], 0), OVERWRITES), id="damaged"),
+    ],
+)
+def test_sorts_of_which_nothing_or_much_is_kept(calls: tuple[Sampled, ...]) -> None:
+    assert not finds(sampling(*calls), "full-sort")
+
+
+def test_sorts_that_are_overwritten_without_shapes_and_in_short_rows() -> None:
+    assert not finds(sampling(SORT, REST, OVERWRITES, CHOOSES, shapes=False), "full-sort")
+    assert not finds(sampling(SORT, REST, OVERWRITES, CHOOSES, kernel=SHORT_ROWS), "full-sort")
+
+
 ATTENDS = "aten::scaled_dot_product_attention"
 CONVERTS = "void at::native::elementwise_kernel<128, 4, where_kernel_impl>"
 CUDNN = (

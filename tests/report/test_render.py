@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -324,6 +325,22 @@ def test_a_page_begins_with_what_is_known_first(style: Style) -> None:
     assert "27.1 ms a step" in " ".join(first.split())
     assert whole.startswith(first)
     assert "saves about" in whole.removeprefix(first)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, None])
+def test_a_page_is_no_wider_than_the_terminal(width: int | None) -> None:
+    change = Change("rule", "a cost", "train.py:7", "a fix", "", "high", 36.5e6, 18e6, 50.5e6, 0.248)
+    page = Answer("t", "", 3, 147e6, 157e6, 36.5e6, None, "trust: complete", True, (change,), ())
+    lines = to_text(page, Style(width=width)).splitlines()
+    assert all(len(line) <= (width or 200) for line in lines)
+    [head] = [line for line in lines if "saves about" in line]
+    assert head.startswith("✗ saves about 25 %")
+    if width is None or width >= 80:
+        assert head.endswith("36.5 ms (18.0 ms to 50.5 ms) of 147 ms")
+    cells = len(re.findall("[█░]", head))
+    assert cells == (28 if width in (100, None) else cells)
+    assert (cells >= 6) == (width is None or width >= 80)
+    assert len(re.findall("█", head)) == round(0.248 * cells)
 
 
 def test_what_findings_have_in_common_is_said_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pynvml
 import pytest
 from waiting import until
 
-from tuiprof.telemetry import Absent
+from tuiprof.telemetry import Absent, nvidia
 from tuiprof.telemetry.figures import figure
 from tuiprof.telemetry.nvidia import BACKEND, Nvidia, throttle_words
 
@@ -172,6 +173,12 @@ def test_a_passing_failure_costs_one_reading_only() -> None:
 )
 def test_throttle_words(bits: int, words: str) -> None:
     assert throttle_words(bits) == words
+
+
+def test_without_a_driver_its_bindings_are_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia, "_LIBRARY", "libnvidia-ml.so.none")
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # an import of it fails
+    assert BACKEND.open(None) == Absent("no NVIDIA driver (libnvidia-ml.so.none not found)")
 
 
 @pytest.mark.gpu

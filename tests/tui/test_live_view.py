@@ -100,6 +100,23 @@ def test_a_moment_goes_back_a_twelfth_of_the_axis_and_returns_to_the_present(
     assert moment.following
 
 
+def test_while_an_earlier_moment_is_shown_the_run_goes_on(tmp_path: Path, shown: Shown) -> None:
+    made = recorded(tmp_path, 30)
+    moment = shown(made)
+    moment.seek(-1)
+    assert moment.past is not None
+    made.run_until(60)
+    moment.update()
+    row = text(live_view.replay_row(moment.past, moment.rank, 1, back=True))
+    assert "of 00:01:00" in row, "the length of the run now"
+    moment.past.seek(59_000_000_000)
+    while moment.past.advance():
+        pass
+    assert moment.rank is not None
+    assert moment.rank.steps.last_n is not None
+    assert moment.rank.steps.last_n < made.steps - 1, "no step of a later time"
+
+
 def test_a_pause_holds_the_present_and_the_clock_of_a_replay(tmp_path: Path, shown: Shown) -> None:
     made = recorded(tmp_path, 20)
     moment = shown(made)

@@ -86,6 +86,29 @@ async def test_the_chart_marks_outliers_and_captured_steps() -> None:
         assert max(float(label.split()[0]) for label in labels) < 40
 
 
+@pytest.mark.parametrize("selected", range(60, 180, 5))
+async def test_the_selected_step_leaves_no_part_of_another_label(selected: int) -> None:
+    chart = StripChart()
+    took = np.full(200, 27.0)
+    slow = (100, 140)
+    took[list(slow)] = 60.0
+    ends = np.cumsum(took) / 1e3
+    marks = [Mark(float(ends[n]), float(took[n]), f"step {n}  {took[n]:.1f} ms") for n in (*slow, selected)]
+    async with running(Host(chart), size=(90, 14)) as (_, pilot):
+        chart.styles.height = 12
+        await pilot.pause()
+        now = {"now_s": float(ends[-1]), "window_s": 6.0, "median_ms": 27.0, "selected": marks[-1]}
+        chart.show(ChartData(ends - took / 1e3, ends, took, took, marks=tuple(marks[:-1]), **now))  # type: ignore[arg-type]
+        await pilot.pause()
+        lines = text_of_widget(chart)[:-1]
+        assert any(marks[-1].label in line for line in lines)
+        for line in lines:
+            left = line[11:]
+            for mark in marks:
+                left = left.replace(mark.label, "")
+            assert not re.search(r"\w", left), line
+
+
 def test_a_slow_start_is_no_scale_for_what_follows() -> None:
     chart = StripChart()
 

@@ -65,8 +65,8 @@ class Finding:
     rare_ns: tuple[float, float, float] = (0.0, 0.0, 0.0)
     #: The change applies to what the other findings leave, so it is priced on top of them.
     remainder: bool = False
-    #: Removes the waits that must go before this change is possible.
-    after_waits: Edit | None = None
+    #: Removes the waits, or shortens the work, that must go before this change: what does most of that comes first.
+    after: Edit | None = None
     proof: str = ""  # ``ladder:variants`` of the scenario that demonstrates it; empty = none yet
     event: int | None = None  # row of a typical event; None = none
     #: Variables that make the change, or the closest equivalent, without an edit of the script.
@@ -86,10 +86,10 @@ class Finding:
         if steps is None or steps.long is not None:
             return self
         part = steps.usual.graph.part_of
-        edit, least, most, after_waits = (
-            one and part(one) for one in (self.edit, self.least, self.most, self.after_waits)
+        edit, least, most, after = (
+            one and part(one) for one in (self.edit, self.least, self.most, self.after)
         )
-        return replace(self, edit=edit, least=least, most=most, after_waits=after_waits)
+        return replace(self, edit=edit, least=least, most=most, after=after)
 
 
 @dataclass(frozen=True, slots=True)

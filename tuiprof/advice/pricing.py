@@ -18,8 +18,8 @@ MIN_SHARE: Final = 0.002
 #: A finding overlaps others if it adds less than this share of its own saving once they are fixed.
 ADDS: Final = 0.7
 
-#: Share of the waits in the way of a change that another one has to end to come first.
-_MOST_WAITS: Final = 0.5
+#: Share of what is in the way of a change that another one has to remove to come first.
+_MOST: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,12 @@ def _specific_first(priced: Sequence[Priced], step: Kinds) -> list[Priced]:
 
     A general change, as to launch less, contains much of what specific ones remove. Its price is what it saves on top
     of them, and it is the larger edit of the script and the less certain one. So a loop that causes a good part of the
-    launches is named first, even if more is left to save after it, and so is what ends most of the waits that have to
-    end before.
+    launches is named first, even if more is left to save after it, and so is what removes most of the waits or of the
+    work that has to go before.
     """
-    ordered = [item for item in priced if not item.finding.remainder]
-    for general in (item for item in priced if item.finding.remainder):
+    later = [item.finding.remainder or item.finding.after is not None for item in priced]
+    ordered = [item for item, late in zip(priced, later, strict=True) if not late]
+    for general in (item for item, late in zip(priced, later, strict=True) if late):
         alone_ns = step.likely_ns(general.finding.edits.likely)
         causes = [
             index
@@ -125,21 +126,27 @@ def _specific_first(priced: Sequence[Priced], step: Kinds) -> list[Priced]:
             # No change takes away more than it saves itself.
             and _saved_ns(item) >= (1 - ADDS) * alone_ns
             and (
-                _ends_most(item, general.finding.after_waits)
-                or step.likely_ns(general.finding.edits.likely, on=item.finding.edits.likely)
-                < ADDS * alone_ns
+                _removes_most(item, general.finding.after)
+                or (
+                    general.finding.remainder
+                    and step.likely_ns(general.finding.edits.likely, on=item.finding.edits.likely)
+                    < ADDS * alone_ns
+                )
             )
         ]
         above = [index for index, item in enumerate(ordered) if _saved_ns(item) >= _saved_ns(general)]
         at = max((index + 1 for index in (*causes, *above)), default=0)
-        ordered.insert(at, replace(general, on_top=bool(causes)))
+        ordered.insert(at, replace(general, on_top=bool(causes) and general.finding.remainder))
     return ordered
 
 
-def _ends_most(item: Priced, without_waits: Edit | None) -> bool:
-    if without_waits is None or not len(without_waits.waits):
+def _removes_most(item: Priced, before: Edit | None) -> bool:
+    """Return whether a finding ends most of the waits, or shortens most of the work, of what has to go before."""
+    if before is None:
         return False
-    return float(np.isin(without_waits.waits, item.finding.edits.likely.waits).mean()) >= _MOST_WAITS
+    edit = item.finding.edits.likely
+    pairs = ((before.waits, edit.waits), (before.work, edit.work))
+    return any(len(rows) > 0 and np.isin(rows, mine).mean() >= _MOST for rows, mine in pairs)
 
 
 def _saved_ns(item: Priced) -> float:

@@ -34,7 +34,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.report.text import COLOURS, SIGNS, document, paint, wrap
 
 SHAPE: Final = 1
-_BAR_CELLS: Final = 28
+_BAR_CELLS, _MIN_BAR_CELLS = 28, 6
 #: Findings that are spelled out on a page; the others are a line each.
 _IN_FULL: Final = 1
 #: Findings on a page.
@@ -163,13 +163,20 @@ def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
     lines = []
     if change.saves_ns is not None:
         share = change.share or 0.0
-        filled = min(round(share * _BAR_CELLS), _BAR_CELLS)
-        bar = "█" * filled + "░" * (_BAR_CELLS - filled)
         level = "bad" if share >= 0.05 else "warn"
-        head = f"{SIGNS[level]} saves about {format_rough_share(share)}  {bar}  {_gain(change)}"
-        if answer.step_ns is not None:
-            head += f" of {format_ns(answer.step_ns)}"
-        lines.append(paint(head, COLOURS[level], style))
+        saves = f"{SIGNS[level]} saves about {format_rough_share(share)}"
+        gain = _gain(change) + (f" of {format_ns(answer.step_ns)}" if answer.step_ns is not None else "")
+        # The bar gives way where it would break the line.
+        cells = (
+            _BAR_CELLS if style.width is None else min(_BAR_CELLS, style.width - len(saves) - len(gain) - 4)
+        )
+        filled = min(round(share * cells), cells)
+        bar = f"{'█' * filled}{'░' * (cells - filled)}  " if cells >= _MIN_BAR_CELLS else ""
+        head = f"{saves}  {bar}{gain}"
+        fits = style.width is None or len(head) <= style.width
+        lines += [
+            paint(line, COLOURS[level], style) for line in ([head] if fits else wrap(head, style, "", "  "))
+        ]
     else:
         lines.append(paint(f"{SIGNS['bad']} savings unknown", COLOURS["bad"], style))
     lines += wrap(change.what, style, "  ")

@@ -87,7 +87,7 @@ def general(trace: Trace) -> Finding | None:
 def test_launching_less_needs_the_end_of_many_waits(count: int, known: bool) -> None:
     after = general(experts(count, layers=5))
     assert after is not None
-    assert (after.after_waits is not None) == known
+    assert (after.after is not None) == known
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_end_of_waits_that_a_change_needs_comes_before_it(waits: bool, wait_
     rows = trace.operators("^aten::where$")
     ends = Edit(trace.host_events("^cudaStreamSynchronize$"), HostTime.of(trace, rows))
     less = Finding("", "", "", "low", "", launched_faster(trace, 0.1), remainder=True)
-    less = replace(less, after_waits=ends if waits else None)
+    less = replace(less, after=ends if waits else None)
     all_ = [("general", less), ("waits", Finding("", "", "", "low", "", ends))]
     ordered = prioritise([(name, one.of(steps)) for name, one in all_], steps, trace).findings
     assert [item.rule for item in ordered] == [first, {"waits": "general", "general": "waits"}[first]]

@@ -46,6 +46,30 @@ def lstm(weights: Any, x: Any) -> Any:
     return jax.lax.scan(cell, (jnp.zeros_like(x[0]),) * 2, x)[1]
 
 
+def joined(weights: Any, x: Any, *, first: bool) -> Any:
+    """An LSTM whose cell multiplies its input and its state as one vector."""
+
+    def cell(state: Any, now: Any) -> Any:
+        h, c = state
+        gates = jnp.concatenate([now, h] if first else [h, now], -1) @ weights  # joined
+        i, f, g, o = jnp.split(gates, 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    zeros = jnp.zeros((x.shape[1], weights.shape[1] // 4))
+    return jax.lax.scan(cell, (zeros, zeros), x)[1]
+
+
+def messages(weights: Any, nodes: Any, sent: Any, edges: Any) -> Any:
+    """A layer of a graph network: a message for each edge from both of its nodes."""
+    up, first, second = weights
+    h = nodes @ up
+    both = jnp.concatenate([h[sent[0]], h[sent[1]], edges], -1)
+    told = jax.nn.silu(both @ first) @ second  # messages
+    return jnp.tanh(jax.ops.segment_sum(told, sent[1], len(nodes)) @ second)
+
+
 def layers(weights: Any, x: Any) -> Any:
     return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x[0], weights)[0]
 
@@ -102,11 +126,16 @@ def programs() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
     cell = (drawn(WIDTH, 3 * WIDTH), drawn(WIDTH, 3 * WIDTH), drawn(WIDTH, WIDTH))
     table, square = drawn(WORDS, WIDTH), drawn(4, WIDTH, WIDTH)
     experts = {"router": drawn(WIDTH, 4), "up": square}
+    wide, graph = drawn(24 + WIDTH, 4 * WIDTH), (drawn(12, WIDTH), drawn(2 * WIDTH + 4, 32), drawn(32, 32))
+    ends = jnp.stack([jnp.arange(480) * 7 % 40, jnp.arange(480) // 12])
     return {
         "gru_inputs": (lambda w, x: gru(w, x, hoisted=False), (cell, x)),
         "gru_hoisted": (lambda w, x: gru(w, x, hoisted=True), (cell, x)),
         "gru_outputs": (lambda w, x: gru(w, x, hoisted=True, projected=True), (cell, x)),
         "lstm": (lstm, ({"x": [*square], "h": [*square]}, x)),
+        "joined": (lambda w, x: joined(w, x, first=True), (wide, x[..., :24])),
+        "joined_last": (lambda w, x: joined(w, x, first=False), (wide, x[..., :24])),
+        "messages": (messages, (graph, drawn(40, 12), ends, drawn(480, 4))),
         "layers": (layers, (square, x)),
         "blockwise": (blockwise, (drawn(2, 4, 32, 16), drawn(8, 2, 4, 32, 16))),
         "in_parts": (in_parts, (table.T, x)),

@@ -47,7 +47,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "host time in and between operators, minus what other findings save",
         *EditRange(*(launched_faster(trace, part) for part in _KEEP)),
         remainder=True,
-        after_waits=_without_waits(trace) if evidence.stepped and (syncs or 0) >= _MANY_SYNCS else None,
+        after=_without_waits(trace) if evidence.stepped and (syncs or 0) >= _MANY_SYNCS else None,
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
         event=first.event,
     )

@@ -39,6 +39,10 @@ _INSTEAD: Final = {
     "lax.scan(cell, init, xs @ w)",
     "after": "return what is multiplied from the scan, and multiply it for all iterations at once after it: hs @ w",
 }
+_APART: Final = (
+    "multiply the inputs of all iterations by their rows of the weights before the scan, and in the scan only the "
+    "state by the others: lax.scan(cell, init, xs @ w[:n]) with x + h @ w[n:] in the cell"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,11 @@ class _Launched:
             Edit.of_work(rows, 1 - moves + moves * np.diff(np.floor(np.arange(len(rows) + 1) * keep)))
             for rows in each
         )
-        return merged if (merged.keep == 1).all() else merged | Edit.of_work(self.sums)
+        return (
+            merged
+            if (merged.keep == 1).all()
+            else merged | Edit.of_work(self.sums, 1 - self.product.sums_move)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,8 @@ def _moved(program: Program, rows_of: Mapping[str, Ints], memory: int | None) ->
             for one in same
             if one.moves < 1
         ]
-        yield _Moved(launched, _rows(rows_of, sorted(slices)), parts)
+        joins = {name for one in same for name in one.joins}
+        yield _Moved(launched, _rows(rows_of, sorted(slices | joins)), parts)
 
 
 def _rows(rows_of: Mapping[str, Ints], names: Iterable[str]) -> Ints:
@@ -144,10 +153,12 @@ def _finding(trace: Trace, evidence: Evidence, kind: Shared, chosen: list[_Moved
     chip = find_chip(trace.info.device_name)
     every = [one for moved in chosen for one in moved.products]
     largest = max((moved.products[0] for moved in chosen), key=lambda one: int(trace.lengths(one.rows).sum()))
-    share = evidence.share_of_device_time(np.concatenate([one.rows for one in every]))
+    share = sum(one.product.moves * evidence.share_of_device_time(one.rows) for one in every)
     trips = largest.product.trips
     times = f"each of {format_count(trips)} iterations" if trips else "each iteration"
     what = "a slice of its input" if kind == "before" else "a result that it only returns"
+    with_state = largest.product.moves < 1
+    what += ", joined with its state," if with_state else ""
     gradients = ", gradients included" if any(one.product.backward for one in every) else ""
     where = source_of(largest.product.instruction)
     others = {source_of(moved.products[0].product.instruction) for moved in chosen} - {where, ""}
@@ -156,9 +167,11 @@ def _finding(trace: Trace, evidence: Evidence, kind: Shared, chosen: list[_Moved
         f"in {times}, a scan multiplies {what} by the same weights: {format_rough_share(share)} of device time"
         + gradients,
         f"{where} and {plural(len(others), 'other line')}" if others else where,
-        _INSTEAD[kind],
+        _APART if with_state else _INSTEAD[kind],
         "high",
-        "the compiled program: the state of the loop takes no part in the product"
+        "the compiled program: a product of what is joined is the sum of the products of its parts"
+        if with_state
+        else "the compiled program: the state of the loop takes no part in the product"
         if kind == "before"
         else "the compiled program: the loop does not use the product itself",
         *EditRange(*edits),

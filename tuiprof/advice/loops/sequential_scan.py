@@ -77,6 +77,13 @@ class _Scan:
         """All that it launched, in order of rows."""
         return np.sort(np.concatenate(list(self.rows_of.values())))
 
+    @cached_property
+    def moved(self) -> Ints:
+        """Rows of the launches that product-in-scan would take out."""
+        return np.concatenate(
+            [self.rows[:0], *(self.rows_of[name] for name in self.shared & self.rows_of.keys())]
+        )
+
     def of(self, *roles: str) -> Ints:
         """Return the rows of launches with some roles, without those that product-in-scan is about."""
         chosen = [
@@ -180,7 +187,7 @@ def _scans(program: Program, rows_of: Mapping[str, Ints]) -> Iterator[_Scan]:
     if not found:
         return
     moving = [one for same in shared_products(program) for one in same]
-    shared = {name for one in moving for name in (one.carrier.name, *one.slices, *one.sums)}
+    shared = {name for one in moving for name in (one.carrier.name, *one.slices, *one.sums, *one.joins)}
     needs = needs_of(program)
     for loop in found:
         mine = {name: rows_of[name] for name in loop.launched if name in rows_of}
@@ -196,6 +203,7 @@ def _finding(trace: Trace, evidence: Evidence, scans: list[_Scan], rows: Ints) -
     share = evidence.share_of_device_time(rows)
     usual_ns = float(np.median(trace.lengths(first.rows)))
     edits = (Edit.all_of(scan.edit(trace, form, part) for scan in scans) for part in range(3))
+    moved = Edit.all_of(Edit.of_work(scan.moved) for scan in scans) if form == "in turn" else Edit()
     return Finding(
         f"in each of {format_count(first.loop.trips)} iterations, a scan launches "
         f"{plural(len(first.rows_of), 'kernel')} of {format_ns(usual_ns)} in the median: "
@@ -205,6 +213,8 @@ def _finding(trace: Trace, evidence: Evidence, scans: list[_Scan], rows: Ints) -
         "low" if form == "in turn" else "high",
         _BECAUSE[form],
         *EditRange(*edits),
+        # What needs no state leaves a loop before its iterations become larger.
+        after=moved if len(moved.work) else None,
         event=int(first.rows[0]),
     )
 

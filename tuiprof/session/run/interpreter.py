@@ -6,7 +6,6 @@ by a subprocess that needs only the standard library.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shutil
@@ -147,7 +146,9 @@ def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]
         here = cwd / program
         if os.path.isfile(here):
             raise LaunchError(f"there is no command {program!r}", f"to run the file here, type ./{program}")
-        close = difflib.get_close_matches(program, _commands(env.get("PATH", os.defpath)), n=1, cutoff=0.7)
+        from difflib import get_close_matches
+
+        close = get_close_matches(program, _commands(env.get("PATH", os.defpath)), n=1, cutoff=0.7)
         raise LaunchError(
             f"there is no command {program!r} on PATH",
             f"did you mean {close[0]!r}?" if close else "give its path, or activate its environment",

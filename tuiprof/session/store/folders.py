@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fcntl
 import os
 import re
@@ -421,8 +420,10 @@ def _last(root: Path, paths: list[Path], text: str, back: int) -> Session:
 
 
 def _closest(text: str, paths: list[Path]) -> str | None:
+    from difflib import get_close_matches  # here: the supervisor does not need it
+
     names = [path.name for path in paths] + [path.name.partition("-")[2] for path in paths]
-    close = difflib.get_close_matches(text, names, n=1, cutoff=0.6)
+    close = get_close_matches(text, names, n=1, cutoff=0.6)
     if close:
         return close[0]
     return next((path.name for path in paths if text and text in path.name), None)

@@ -8,7 +8,6 @@ same parent folder, on a shared file system or copied by ``tuiprof collect``.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -271,11 +270,13 @@ def clock_difference(first: Session, writer: str, other: Session, other_writer: 
         differences, step_ns = _step_ends_apart(*(_first_steps(path) for path in logs))
     if len(differences) < _MIN_STEPS:
         return ClockDifference()
-    tenths = statistics.quantiles(differences, n=10)
+    from statistics import median, quantiles  # here: only runs of several hosts need it
+
+    tenths = quantiles(differences, n=10)
     spread_ns = (tenths[-1] - tenths[0]) / 2
     if spread_ns > COUPLED_SHARE * step_ns:
         return ClockDifference()
-    apart_ns = round(statistics.median(differences))
+    apart_ns = round(median(differences))
     ahead_ns = (
         apart_ns + (other.meta.unix_ns - other.meta.mono_ns) - (first.meta.unix_ns - first.meta.mono_ns)
     )
@@ -291,9 +292,11 @@ def shift_ns(first: Session, other: Session, clock: ClockDifference) -> int:
 
 def _step_ends_apart(one: Sequence[Step], other: Sequence[Step]) -> tuple[list[int], float]:
     """Return the differences of the ends of common steps by their monotonic clocks, and the median step time, in ns."""
+    from statistics import median
+
     ends = {step.n: step.at for step in one}
     found = [step.at - ends[step.n] for step in other if step.n in ends]
-    return found, statistics.median(step.dur for step in other) if found else 0.0
+    return found, median(step.dur for step in other) if found else 0.0
 
 
 def _first_steps(path: Path) -> list[Step]:

@@ -359,7 +359,7 @@ class StripChart(Lines):
     def _place_marks(self, plot: Plot) -> list[tuple[int, int, Row]]:
         """Return line, column and spans of each mark; labels never overlap."""
         placed: list[tuple[int, int, Row]] = []
-        taken: dict[int, list[tuple[int, int]]] = {}
+        taken = self._taken_by_selected(plot)
         for mark in self._data.marks:
             column = plot.column_of(mark)
             if column is None:
@@ -391,11 +391,21 @@ class StripChart(Lines):
         for line in range(plot.height):
             sign = glyphs.OUTLIER if line == level else glyphs.AXIS
             rows[line] = _overlay(rows[line], column, [(sign, "accent")])
-        label = f" {mark.label} "
-        line = 0 if level else plot.height - 1
-        start = column + 1 if column + 1 + len(label) <= plot.width else column - len(label)
-        if start >= 0:
+        line, start, label = _selected_label(mark, column, plot)
+        if label:
             rows[line] = _overlay(rows[line], start, [(label, "accent")])
+
+    def _taken_by_selected(self, plot: Plot) -> dict[int, list[tuple[int, int]]]:
+        """Return the cells of each line that the line through the selected step and its label cover."""
+        mark = self._data.selected
+        column = plot.column_of(mark) if mark is not None else None
+        if mark is None or column is None:
+            return {}
+        taken = {line: [(column, column + 1)] for line in range(plot.height)}
+        line, start, label = _selected_label(mark, column, plot)
+        if label:
+            taken[line].append((start, start + len(label)))
+        return taken
 
     def _labels(self, plot: Plot, margin: int) -> list[Row]:
         """Return the y axis with round numbers; :meth:`draw` writes a lower end other than 0 below it."""
@@ -465,6 +475,14 @@ class StripChart(Lines):
             for part in wrap(line, max(width - 4, 8))
         ]
         return [*([[]] * max(0, (height - len(rows)) // 2)), *rows]
+
+
+def _selected_label(mark: Mark, column: int, plot: Plot) -> tuple[int, int, str]:
+    """Return line, first cell and text of the selected step's label; no text if there is no room."""
+    label = f" {mark.label} "
+    line = 0 if plot.line(mark.dur_ms) else plot.height - 1
+    start = column + 1 if column + 1 + len(label) <= plot.width else column - len(label)
+    return line, start, label if start >= 0 else ""
 
 
 def _layers(front: Codes, back: Codes) -> Row:

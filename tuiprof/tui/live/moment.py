@@ -92,6 +92,8 @@ class Moment:
         """Read the status of the session and, while an earlier moment is shown, the run's new records."""
         if self.past is not None:
             self.run.advance()
+            # The run goes on while an earlier moment is shown: its end is not that of the replay.
+            self.past.duration_ns = max(self.past.duration_ns, self.run.fold.now_ns)
         if isinstance(self.run, Live) and self.running:
             self.status = self.watch.status if self.session.others else self.run.status()
             if not all(part.meta.devices for part in self.session.parts):

@@ -24,6 +24,9 @@ FORMS: Final = (
     *(*RUN, "parameter", "get-tuple-element", "async-done", "opt-barrier"),
     *("bitcast", "copy", "reshape"),
 )
+#: Instructions that combine values of which at most one is not zero.
+_COMBINED: Final = ("add", "maximum", "or")
+_MOST_JOINED: Final = 64
 _LIBRARY_PRODUCT: Final = re.compile(r"gemm|matmul")
 _BITS: Final = re.compile(r"^[a-z]+(\d+)")
 
@@ -114,6 +117,31 @@ class Flow:
                 users[each] |= by
         return {one.name: frozenset(users[one.id]) for one in own if one.opcode not in SILENT}
 
+    def joined(self, at: int) -> tuple[int, tuple[int, ...]]:
+        """Return the instruction that joins several values to one, and the values; none = it is not joined.
+
+        They are concatenated, or each is padded with zeros, and those are combined.
+        """
+        at = self.same(at)
+        while self.nodes[at].opcode == "convert" and len(self.inputs[at]) == 1:
+            at = self.same(self.inputs[at][0])
+        one, parts = self.nodes[at], self.inputs[at]
+        if one.opcode in _COMBINED:
+            left, found = [*parts], list[int]()
+            for each in left:  # of more than two values, pairs are combined
+                padded = self.nodes[self.same(each)]
+                if padded.opcode == "pad":
+                    found += self.inputs[padded.id][:1]
+                elif padded.opcode == one.opcode and len(left) < _MOST_JOINED:
+                    left += self.inputs[padded.id]
+                else:
+                    return at, ()
+            parts = tuple(found)
+        elif one.opcode != "concatenate":
+            return at, ()
+        whole = len(parts) > 1 and sum(self.nodes[each].elements for each in parts) == one.elements
+        return at, parts if whole else ()
+
     def result(self, product: Instruction) -> tuple[tuple[int, ...], str]:
         """Return the dimensions and the type of a product, which a library returns with its workspace."""
         if product.dtype:
@@ -138,6 +166,11 @@ def is_product(one: Instruction) -> bool:
         one.opcode == "dot"
         or (one.opcode == "custom-call" and _LIBRARY_PRODUCT.search(one.target) is not None)
     )
+
+
+def is_gradient(one: Instruction) -> bool:
+    """Return whether an instruction is part of a gradient."""
+    return "transpose(" in one.op_name
 
 
 def size_of(dtype: str) -> float:

@@ -17,7 +17,7 @@ from functools import cached_property
 from math import prod
 from typing import Final, Literal
 
-from tuiprof.analyses.shared.compiled.dataflow import Flow, is_product, size_of
+from tuiprof.analyses.shared.compiled.dataflow import Flow, is_gradient, is_product, size_of
 from tuiprof.analyses.shared.compiled.instructions import running
 from tuiprof.model.programs import Computation, Instruction, Program
 
@@ -44,18 +44,17 @@ class LoopProduct:
     slices: Mapping[str, frozenset[int]]
     loop: int  # number of the loop that it is in
     sums: tuple[str, ...] = ()  # names of what the loop launches to add its results up, one for each sum
-    #: Share of it that a product after the loop replaces: the compiler makes products with one operand in common in
-    #: one, and some of their results may stay in the loop.
+    #: Share of it that a product outside the loop replaces: the compiler makes products with one operand in common in
+    #: one, and some of their results may stay in the loop; an operand may be joined of the state and of what is known.
     moves: float = 1.0
+    sums_move: float = 1.0  # share of its sums that goes with it
+    #: What the loop launches only to join what is known before the loop with the state, for this product alone.
+    joins: tuple[str, ...] = ()
 
     @property
     def backward(self) -> bool:
         """Whether it is part of a gradient."""
-        return _is_gradient(self.instruction)
-
-
-def _is_gradient(instruction: Instruction) -> bool:
-    return "transpose(" in instruction.op_name
+        return is_gradient(self.instruction)
 
 
 def loop_products(program: Program) -> Iterator[LoopProduct]:
@@ -79,7 +78,10 @@ def shared_products(program: Program) -> Iterator[list[LoopProduct]]:
     for same in by_site.values():
         forward = [one for one in same if not one.backward]
         if forward and all(one.shared for one in forward):
-            backward = [_of_one_weight(one) for one in same if one.backward and one.shared and one.moves == 1]
+            part = min(one.moves for one in forward)
+            backward = [
+                _of_one_weight(one, part) for one in same if one.backward and one.shared and one.moves == 1
+            ]
             # The gradient of its input has the source of another product, if it was made together with that one's.
             loops = {one.loop for one in backward if one.moves < 1}
             inputs = [
@@ -88,10 +90,13 @@ def shared_products(program: Program) -> Iterator[list[LoopProduct]]:
             yield [*forward, *backward, *inputs]
 
 
-def _of_one_weight(one: LoopProduct) -> LoopProduct:
-    """Return the part of a product that makes the gradient of one weight, where it makes those of several."""
-    count = len(one.sums)
-    return replace(one, moves=1 / count, sums=one.sums[:1]) if count > 1 else one
+def _of_one_weight(one: LoopProduct, part: float) -> LoopProduct:
+    """Return the part of a product that makes the gradient of one weight, where it makes those of several.
+
+    Of that weight, it is the rows that are multiplied outside the loop.
+    """
+    count = max(len(one.sums), 1)
+    return replace(one, moves=part / count, sums=one.sums[:1], sums_move=part)
 
 
 def trips_of(loop: Instruction) -> int:
@@ -208,13 +213,19 @@ class Body:
         # A script can take a gradient apart, but not a product of the state that it writes as one.
         if (
             not shared
-            and _is_gradient(one)
+            and is_gradient(one)
             and any(weights)
             and 0 < (part := self._collected_part(one, collect)) < 1
         ):
             shared, moves = "after", part
         shape, dtype = flow.result(one)
-        result = prod(shape) * size_of(dtype)
+        result = moved_result = prod(shape) * size_of(dtype)
+        joiner = -1
+        if not shared and not is_gradient(one) and any(weights):
+            joiner, part = self._known_part(one, weights, known)
+            if part:
+                shared, moves = "before", part
+                moved_result = result / part  # the part has a result as large
         moved = [prod(side.shape) * size_of(side.dtype) for side in sides]
         carrier = flow.carrier[one.id]
         return LoopProduct(
@@ -224,7 +235,7 @@ class Body:
             shared,
             flow.operations(one),
             sum(size for size, weight in zip(moved, weights, strict=True) if not weight)
-            + (0 if summed else result),
+            + (0 if summed else moved_result),
             result,
             sides[0].dtype,
             {
@@ -235,7 +246,32 @@ class Body:
             self.loop.id,
             tuple(self._sums(gives, carrier)) if shared == "after" and summed else (),
             moves,
+            joins=tuple(self._only_for(joiner, carrier)),
         )
+
+    def _known_part(self, product: Instruction, weights: list[bool], known: int) -> tuple[int, float]:
+        """Return the share of a product that takes no state, of which an operand is joined with what is known.
+
+        Also the instruction that joins it.
+        """
+        flow = self.flow
+        sides = [self.nodes[at] for at in flow.inputs[product.id][:2]]
+        side, weight = sides if weights[1] else sides[::-1]
+        at, parts = flow.joined(side.id)
+        if not parts:
+            return -1, 0.0
+        whole, first = self.nodes[at], self.nodes[parts[0]]
+        along = next((n for n, (a, b) in enumerate(zip(whole.shape, first.shape, strict=True)) if a != b), -1)
+        # As many operations say that it is the dimension that is summed, in whatever form the operands are.
+        summed = whole.shape[along] * flow.operations(product) == 2.0 * side.elements * weight.elements
+        count = sum(self.nodes[each].elements for each in parts if not self.takes[each] & ~known)
+        return at, count / whole.elements if summed else 0.0
+
+    def _only_for(self, at: int, product: Instruction) -> Iterator[str]:
+        """Yield the name of what is launched to compute a value, if only a product uses it."""
+        carrier = self.flow.carrier.get(at)
+        if carrier is not None and self.flow.launched.get(carrier.name, frozenset()) == {product.id}:
+            yield carrier.name
 
     def _collected_part(self, product: Instruction, collect: int) -> float:
         """Return the share of a product's result that the loop only collects, if all that uses it takes a slice."""
