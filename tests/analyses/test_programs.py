@@ -10,6 +10,7 @@ import pytest
 from formats import made_hlo
 from formats.xspace import chunk
 
+from tuiprof.analyses.shared.compiled.gathers import GatheredProducts, gathered_products
 from tuiprof.analyses.shared.compiled.instructions import CarriedOut, Place, source_of
 from tuiprof.analyses.shared.compiled.one_hot import one_hot_products
 from tuiprof.analyses.shared.compiled.recurrences import recurrences
@@ -325,6 +326,88 @@ def _one_hot(name: str) -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize("name", ["indexed", "labels", "masked", "gru_inputs"])
 def test_other_comparisons_are_no_one_hot_vectors(name: str) -> None:
     assert list(one_hot_products(program(name))) == []
+
+
+def test_products_of_gathered_rows_are_found_with_their_gradients() -> None:
+    (found,) = gathered_products(program("messages"))
+    assert {marked(source_of(one)) for one, _, _ in found.products} == {"messages"}
+    # 64 values of 132 from each of both nodes of an edge; there are 12 edges for each node.
+    assert [keep for _, _, keep in found.products] == [pytest.approx((128 / 12 + 4) / 132)] * 3
+    assert (found.repeats, found.joined, found.others) == (12, True, False)
+    opcodes = [program("messages").by_name[name].opcode for name in found.moved]
+    assert sorted(opcodes) == ["concatenate", "fusion", "fusion", "fusion", "fusion"]
+    # The layer makes 32 values, half of what is added up for each node now.
+    assert sorted(found.moved.values()) == [*[32 * 4 / (2 * 132)] * 3, 32 / 64, 32 / 64]
+
+
+GATHERED = """
+main {{
+  x = f32[40,64] parameter(), index=0
+  at = s32[480,1] parameter(), index=1
+  y = f32[480,64] parameter(), index=2
+  w = f32[64,32] parameter(), index=3
+  ws = f32[128,32] parameter(), index=4
+  nan = f32[] constant()
+  {body}
+}}
+"""
+TAKEN, MULTIPLIED = "rows = f32[480,64] gather(x, at)", "dot = f32[480,32] dot({}, w), sums=1x0, site=1"
+FILLED = "many = f32[480,64] broadcast(nan)\n  valid = pred[480,64] broadcast(at)\n  "
+
+
+def gathered(*body: str) -> list[GatheredProducts]:
+    """Return the products of gathered rows of a program."""
+    text = GATHERED.format(body="\n  ".join(body))
+    return list(gathered_products(read_program(made_hlo.encode("jit_f", text, ["/home/me/f.py:1 f"]))))
+
+
+@pytest.mark.parametrize(
+    ("body", "keep"),
+    [
+        ((TAKEN, MULTIPLIED.format("rows")), 1 / 12),
+        ((TAKEN, f"{FILLED}some = f32[480,64] select(valid, rows, many)", MULTIPLIED.format("some")), 1 / 12),
+        ((TAKEN, "some = bf16[480,64] convert(rows)", MULTIPLIED.format("some")), 1 / 12),
+        (
+            (TAKEN, "both = f32[480,128] concatenate(rows, y)", "dot = f32[480,32] dot(both, ws), sums=1x0"),
+            (1 / 12 + 1) / 2,
+        ),
+        ((TAKEN, "turned = f32[32,480] dot(w, rows), sums=0x1, site=1"), 1 / 12),
+    ],
+    ids=["gathered", "filled where out of bounds", "in another type", "joined with others", "from the right"],
+)
+def test_each_row_of_a_product_takes_one_that_was_gathered(body: tuple[str, ...], keep: float) -> None:
+    (found,) = gathered(*body)
+    assert [each for _, _, each in found.products] == [pytest.approx(keep)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (TAKEN, "some = f32[480,64] multiply(rows, y)", MULTIPLIED.format("some")),
+        (
+            "few = s32[44,1] slice(at)",
+            "rows = f32[44,64] gather(x, few)",
+            "dot = f32[44,32] dot(rows, w), sums=1x0",
+        ),
+        ("all = s32[480,64,2] broadcast(at)", "rows = f32[480,64] gather(x, all)", MULTIPLIED.format("rows")),
+        (TAKEN, "own = f32[480,64,32] broadcast(w)", "dot = f32[480,32] dot(rows, own), sums=1x1"),
+        (TAKEN, "summed = f32[64,64] dot(rows, y), sums=0x0"),
+        (TAKEN, MULTIPLIED.format("rows"), "dot.2 = f32[480,32] dot(y, w), sums=1x0, site=1"),
+        (TAKEN, "both = f32[960,64] concatenate(rows, y)", "dot = f32[960,32] dot(both, w), sums=1x0"),
+    ],
+    ids=[
+        *("changed row by row", "hardly more rows", "values by themselves", "a matrix for each row"),
+        *("summed over rows", "not all of a line", "rows are joined"),
+    ],
+)
+def test_products_that_do_not_take_gathered_rows_stay(body: tuple[str, ...]) -> None:
+    assert gathered(*body) == []
+
+
+@pytest.mark.parametrize(("use", "others"), [("tuple(dot)", False), ("tuple(dot, rows)", True)])
+def test_rows_that_are_used_otherwise_are_still_gathered(use: str, others: bool) -> None:
+    (found,) = gathered(TAKEN, MULTIPLIED.format("rows"), f"result = [] {use}")
+    assert (found.others, found.moved) == (others, {"rows": 0.5})
 
 
 def test_events_belong_to_the_instruction_of_their_own_program() -> None:

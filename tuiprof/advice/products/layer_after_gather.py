@@ -13,10 +13,12 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.products.shapes import arguments_of, shape_of, shapes_in
 from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.compiled.gathers import GatheredProducts, gathered_products
+from tuiprof.analyses.shared.compiled.instructions import carried_out, source_of
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
-from tuiprof.model.units import format_rough_share
-from tuiprof.whatif import EditRange
+from tuiprof.model.units import format_rough_share, plural
+from tuiprof.whatif import Edit, EditRange
 
 _GATHERS: Final = r"^aten::(index_select|index|embedding)$"
 _LAYER: Final = "aten::linear"
@@ -37,6 +39,7 @@ _MIN_SHARE: Final = 0.02
 #: What remains of the calls, as multiples of the share of rows that remain: likely, least and most helpful. Fewer rows
 #: keep a device less busy. Estimates.
 _KEEP: Final = (1.0, 2.0, 0.7)
+_LEAST: Final = 1  # the least helpful of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,78 @@ class _Gather:
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for layers on gathered rows that could be applied before the gather, to fewer rows."""
-    if evidence.is_jax:
+    yield from _compiled(trace, evidence) if evidence.is_jax else _called(trace, evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """The products of one line of a compiled program with gathered rows, and what they launched."""
+
+    line: GatheredProducts
+    products: list[
+        tuple[Ints, float]
+    ]  # rows of each product's launches, and the share of operations that remains
+    gathers: list[
+        tuple[Ints, float]
+    ]  # rows of what gathers and adds up, and how much it then moves for each value now
+
+    @property
+    def rows(self) -> Ints:
+        """Rows of the products."""
+        return np.concatenate([rows for rows, _ in self.products])
+
+    def edit(self, trace: Trace, part: int) -> Edit:
+        """Return the change in which the products come before the gathers; ``part`` indexes the estimates."""
+        more, edits = 0.0, list[Edit]()
+        for rows, moved in self.gathers:
+            stays = self.line.others or part == _LEAST
+            more += max(moved - (not self.line.others), 0.0) * float(trace.lengths(rows).sum())
+            edits.append(Edit.of_work(rows, 1.0 if stays else min(moved, 1.0)))
+        more /= max(float(trace.lengths(self.rows).sum()), 1.0)
+        edits += (Edit.of_work(rows, min(_KEEP[part] * keep + more, 1.0)) for rows, keep in self.products)
+        return Edit.all_of(edits)
+
+
+def _compiled(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for them in compiled programs."""
+    if not trace.device_indices:
         return
+    done, found = carried_out(trace), list[_Launched]()
+    for program in done.programs:
+        rows_of = done.rows_of(program)
+        for line in gathered_products(program):
+            products = [
+                (rows_of[carrier.name], keep) for _, carrier, keep in line.products if carrier.name in rows_of
+            ]
+            gathers = [(rows_of[name], moved) for name, moved in line.moved.items() if name in rows_of]
+            if products:
+                found.append(_Launched(line, products, gathers))
+    share = sum(evidence.share_of_device_time(one.rows) for one in found)
+    if share < _MIN_SHARE:
+        return
+    largest = max(found, key=lambda one: int(trace.lengths(one.rows).sum()))
+    lines = [source_of(one.line.products[0][0]) for one in (largest, *found)]
+    others = {*lines} - {lines[0], ""}
+    edits = (Edit.all_of(one.edit(trace, part) for one in found) for part in range(len(_KEEP)))
+    joined = ", joined with others," if largest.line.joined else ""
+    yield Finding(
+        f"gathered rows{joined} are multiplied by a weight, {largest.line.repeats:.2g} for each one before the gather: "
+        f"{format_rough_share(share)} of device time",
+        f"{lines[0]} and {plural(len(others), 'other line')}" if others else lines[0],
+        "multiply each part by its rows of the weight before the gather, as (x @ w[:n])[index] + y @ w[n:], which "
+        "computes the same from fewer rows, forward and backward"
+        if largest.line.joined
+        else "multiply before the gather, as (x @ w)[index] instead of x[index] @ w, which computes the same from "
+        "fewer rows, forward and backward",
+        "high",
+        "the compiled program: the sizes of the gather and of the product of its rows",
+        *EditRange(*edits),
+        event=int(trace.longest(largest.rows)),
+    )
+
+
+def _called(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for them in the calls of a framework."""
     calls = evidence.calls
     gathers = np.flatnonzero(trace.named(_GATHERS, calls.rows) & ~calls.backward)
     gathers = gathers[[bool(len(_calls_after(calls, gather))) for gather in gathers.tolist()]]

@@ -168,6 +168,11 @@ def is_product(one: Instruction) -> bool:
     )
 
 
+def is_gradient(one: Instruction) -> bool:
+    """Return whether an instruction is part of a gradient."""
+    return "transpose(" in one.op_name
+
+
 def size_of(dtype: str) -> float:
     """Return the bytes of an element of a type such as ``bf16``."""
     bits = _BITS.match(dtype)

@@ -17,7 +17,7 @@ from functools import cached_property
 from math import prod
 from typing import Final, Literal
 
-from tuiprof.analyses.shared.compiled.dataflow import Flow, is_product, size_of
+from tuiprof.analyses.shared.compiled.dataflow import Flow, is_gradient, is_product, size_of
 from tuiprof.analyses.shared.compiled.instructions import running
 from tuiprof.model.programs import Computation, Instruction, Program
 
@@ -54,11 +54,7 @@ class LoopProduct:
     @property
     def backward(self) -> bool:
         """Whether it is part of a gradient."""
-        return _is_gradient(self.instruction)
-
-
-def _is_gradient(instruction: Instruction) -> bool:
-    return "transpose(" in instruction.op_name
+        return is_gradient(self.instruction)
 
 
 def loop_products(program: Program) -> Iterator[LoopProduct]:
@@ -217,7 +213,7 @@ class Body:
         # A script can take a gradient apart, but not a product of the state that it writes as one.
         if (
             not shared
-            and _is_gradient(one)
+            and is_gradient(one)
             and any(weights)
             and 0 < (part := self._collected_part(one, collect)) < 1
         ):
@@ -225,7 +221,7 @@ class Body:
         shape, dtype = flow.result(one)
         result = moved_result = prod(shape) * size_of(dtype)
         joiner = -1
-        if not shared and not _is_gradient(one) and any(weights):
+        if not shared and not is_gradient(one) and any(weights):
             joiner, part = self._known_part(one, weights, known)
             if part:
                 shared, moves = "before", part
