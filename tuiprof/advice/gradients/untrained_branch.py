@@ -94,7 +94,7 @@ def _stays(calls: Calls, nodes: Ints, part: Ints, rest: Ints) -> bool:
     forward = forward[~calls.backward[forward] & (calls.tracks[forward] == track)]
     taken = arguments_of(calls, forward)
     last, first = int(makers.max()), given.get(int(rest[0]), []) if len(rest) else []
-    if not any(kind in first for call, one in taken.items() if call > last for kind in kinds_in(one)):
+    if not any(kind in first for call, one in taken.items() if call > last for kind in _kinds_in(one)):
         return False
     theirs = {kind for node in rest.tolist() for kind in given.get(node, ())}
     weights = {kind for node in part[makers < 0].tolist() for kind in given.get(node, ())}
@@ -106,11 +106,11 @@ def _stays(calls: Calls, nodes: Ints, part: Ints, rest: Ints) -> bool:
         kind not in theirs or kind in weights or computed.get(kind, call) < call
         for call, one in taken.items()
         if call <= last
-        for kind in kinds_in(one)
+        for kind in _kinds_in(one)
     )
 
 
-def kinds_in(given: Arguments) -> Iterator[Kind]:
+def _kinds_in(given: Arguments) -> Iterator[Kind]:
     """Yield shape and type of each argument that is a tensor; of those in lists no type is known."""
     for dims, type_ in zip(given.dims, given.types, strict=False):
         if shape := shape_of(dims):
