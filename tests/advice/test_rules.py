@@ -2640,6 +2640,83 @@ def test_float64_on_a_device_by_the_names_of_kernels(chip: str, kept: float) -> 
     assert found(trace, "float64")["wins_ns"] == pytest.approx(1e3 * 400 * (1 - kept + 0.5), rel=0.03)
 
 
+def in_types(trace: Trace, **given: tuple[list[Any], list[str], list[str]]) -> Trace:
+    """Give the operators of a trace shapes, types and values of their arguments, by name."""
+    name_of = dict(zip(trace.ints("ordinal").tolist(), map(trace.name, range(len(trace))), strict=True))
+
+    def arguments(ordinal: int) -> dict[str, Any]:
+        dims, types, values = given.get(name_of[ordinal].removeprefix("aten::"), ([], [], []))
+        return {"Input Dims": dims, "Input type": types, "Concrete Inputs": values}
+
+    return with_arguments(trace, arguments)
+
+
+#: Features of 4096 positions, as a buffer from NumPy makes them, and how much of each operator float32 saves.
+HALVES, JOINED = [4096, 256], [4096, 512]
+COPIES = "at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>"
+D884 = "cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1"
+IN_DOUBLE: dict[str, tuple[str, list[Any], list[str], list[str], float]] = {
+    "mm": (D884, [[4096, 2], [2, 256]], ["double", "double"], ["", ""], 0.5),  # reading and writing limits it
+    "sin": (DOUBLE, [HALVES], ["double"], [""], 0.5),
+    "cat": ("CatArrayBatchedCopy", [[HALVES, HALVES], []], ["TensorList", "Scalar"], ["", "-1"], 0.5),
+    "to": (COPIES, [JOINED, []], ["double", "Scalar"], ["", "6", "False"], 1.0),
+}
+
+
+def features(chip: str = "NVIDIA H200", *, types: bool = True, **others: Any) -> Trace:
+    """Steps of these operators of 200 µs each and of a float32 one of 800 µs; others replace their arguments."""
+    ops = [(f"aten::{name}", kernel, 200.0) for name, (kernel, *_) in IN_DOUBLE.items()]
+    trace = gpu_bound(*ops, ("aten::linear", GEMM, 800), devices=(DeviceInfo(0, chip),))
+    given = {name: (dims, kinds, values) for name, (_, dims, kinds, values, _) in IN_DOUBLE.items()}
+    return in_types(trace, **given | others) if types else trace
+
+
+def test_float64_on_a_device_by_the_recorded_types() -> None:
+    row = found(features(), "float64")
+    assert "the input types recorded" in row["because"]
+    assert row["wins_ns"] == pytest.approx(200e3 * sum(saved for *_, saved in IN_DOUBLE.values()), rel=0.02)
+    assert 200e3 < row["wins_low_ns"] < row["wins_ns"] < row["wins_high_ns"]
+    row = found(features(types=False), "float64")
+    assert "types" not in row["because"]
+    assert row["wins_ns"] == pytest.approx(200e3 * (0.1 + 0.5), rel=0.02), (
+        "a product, and a kernel of doubles"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "saved"),
+    [
+        pytest.param({"to": ([JOINED], ["double"], ["", "15"])}, 1.5 + 0.4, id="to bfloat16"),
+        pytest.param({"to": ([JOINED, [9]], ["float", "double"], ["", ""])}, 1.0 + 1, id="from float32"),
+        pytest.param({"to": ([JOINED], ["double"], ["", "", "cuda:0"])}, 1.5 + 0.5, id="to another place"),
+        pytest.param({"to": ([JOINED], ["float"], ["", "5"])}, 1.0, id="no doubles: nor is what is joined"),
+        pytest.param({"sin": ([HALVES, []], ["float", "double"], ["", ""])}, 2.5, id="by its name"),
+        pytest.param({"cat": ([], [], [])}, 2.0, id="without a type"),
+        pytest.param(
+            {"mm": ([[4096, 512], [512, 4096]], ["double", "double"], ["", ""])}, 2.1, id="arithmetic"
+        ),
+    ],
+)
+def test_float64_and_what_float32_makes_of_it(given: dict[str, Any], saved: float) -> None:
+    assert found(features(**given), "float64")["wins_ns"] == pytest.approx(200e3 * saved, rel=0.02)
+
+
+def test_functions_of_doubles_on_a_chip_with_slow_arithmetic() -> None:
+    sines = DOUBLE.replace("MulFunctor", "sin_kernel_cuda")
+    ops = ("aten::sin", sines, 400), ("aten::mul", ELEMENTWISE, 400)
+    trace = gpu_bound(*ops, devices=(DeviceInfo(0, "NVIDIA L4"),))
+    kept = (8 / 300e9) / (40 / (30.3e12 / 64))
+    assert found(trace, "float64")["wins_ns"] == pytest.approx(400e3 * (1 - kept), rel=0.02)
+
+
+@pytest.mark.parametrize("kernel", [DOUBLE, ELEMENTWISE])
+def test_a_chain_in_float64_is_fused_once_that_is_fixed(kernel: str) -> None:
+    chain = [(f"aten::{name}", kernel, 200.0) for name in ("sin", "cos", "exp", "mul", "add")]
+    trace = gpu_bound(*chain, ("aten::linear", GEMM, 500), devices=(DeviceInfo(0, "NVIDIA H200"),))
+    order = advise(trace).table("findings").rows["rule"].to_list()
+    assert order == (["float64", "elementwise-chain"] if kernel == DOUBLE else ["elementwise-chain"])
+
+
 def test_float32_with_an_argument_in_double_is_no_float64() -> None:
     adam = "multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>, float const*, double, double, double>"
     assert finding(gpu_bound(("aten::_fused_adamw_", adam, 400), ("aten::mm", GEMM, 400)), "float64") is None

@@ -68,6 +68,19 @@ def test_steps_that_were_all_captured_were_detected(tmp_path: Path) -> None:
     assert "detected" not in sentence
 
 
+@pytest.mark.parametrize(("seconds", "setup"), [(3, True), (90, False)])
+def test_a_run_that_was_stopped_during_its_setup_is_not_said_to_have_hidden_steps(
+    tmp_path: Path, seconds: int, setup: bool
+) -> None:
+    session = written(tmp_path)
+    stop = line("end", at=seconds * 1_000_000_000, code=130, signal=2, why="stopped")
+    append(session, "recorder", head(session, "recorder", rank=None), stop)
+    sentence = summarise(session).verdict.sentence
+    assert ("no step in its first 3.00 s; if there were some, name the line" in sentence) == setup
+    assert ("no training steps were detected" in sentence) == (not setup)
+    assert "--step-at FILE:LINE" in sentence
+
+
 def test_a_comparison_with_a_crowded_run_is_not_sure(tmp_path: Path) -> None:
     recorded(tmp_path, "before", dur=2_000_000)
     recorded(tmp_path, "after")

@@ -61,6 +61,12 @@ def test_a_place_that_is_too_long_is_cut_in_its_middle() -> None:
     assert "tn_align2" in where
     line = "ExponentialMovingAverageOfTheWeights.on_train_batch_end, models/callbacks/averages.py:105"
     assert "averages.py:105 " in lines_of(replace(FOUND, where=line), 80)[2]
+    chain = (
+        "metrics.py update() from line 143 → torchmetrics/aggregation.py _cast_and_nan_check() from line 77"
+    )
+    where = lines_of(replace(FOUND, where=chain), 80)[2]
+    assert "metrics.py update() from line 143 → " in where
+    assert " 77 " in where
 
 
 def test_where_there_is_little_room_the_fix_stays() -> None:

@@ -150,7 +150,7 @@ async def test_the_table_is_exported_exactly_as_it_shows(
         assert "(●) the table as shown, 4 rows" in app.text()  # of events nothing else can be written
         await pilot.press("down", "up", "tab", "tab", "enter")  # csv
         await settle(pilot)
-    lines = (tmp_path / "trace.events.events.csv").read_text().splitlines()
+    lines = (tmp_path / "trace.events.csv").read_text().splitlines()
     shown = [line for line in lines if "cuda" in line]
     assert [("Synchronize" in line) for line in shown] == [True, True, False, False]  # the longest first
     assert len(shown) == 4

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.gradients.untrained_branch import untrained_branch
 from tuiprof.advice.gradients.zeroed_gradients import zero_fills
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls
 from tuiprof.analyses.shared.model_calls import model_calls
@@ -33,6 +34,13 @@ _NOT_UPDATED: Final = (
     "belong to weights that the optimizer does not update",
     "model.backbone.requires_grad_(False) for what is not trained: the backward pass then ends before it",
     "they are added to gradients of earlier steps, which nothing has used or cleared",
+)
+_BESIDE: Final = (
+    "belong to a model that the optimizer does not update",
+    "torch.no_grad() around the call of that model, as of a teacher (with .eval() alone it keeps its gradients), or "
+    "model.requires_grad_(False): the backward pass then does not go through it",
+    "they are added to gradients of earlier steps, which nothing has used or cleared, and no other gradient comes from "
+    "this model",
 )
 _UPDATED_LATER: Final = (
     "belong to weights that another optimizer of the step updates, not the one after this backward pass",
@@ -116,6 +124,11 @@ class _Backward:
         """Which calls only pass the gradient of a weight on to it."""
         return self.named(*_HANDS_ON) | self.accumulated
 
+    def through(self, nodes: Ints) -> set[str]:
+        """Return the marked models that made some nodes."""
+        models, made_by = model_calls(self.calls), self.calls.forward[nodes]
+        return {models.names[at][1] for at in set(models.of_call[made_by[made_by >= 0]].tolist()) if at >= 0}
+
     def named(self, *nodes: str) -> Mask:
         """Return which calls are nodes of some operators."""
         return self.calls.trace.named(f"^{BACKWARD}({'|'.join(nodes)})Backward", self.calls.rows)
@@ -145,6 +158,7 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
     unneeded = np.zeros(len(calls.rows), dtype=bool)
     halved, unread = unneeded.copy(), unneeded.copy()
     ends = dict[int, Ints]()  # nodes after the last gradient that is used, by the first node of the pass
+    branch = unneeded.copy()  # a model beside the trained one, in each pass
     for nodes in passes:
         read = nodes[(accumulated & ~added)[nodes]]
         if not len(read):  # gradients are accumulated over several steps
@@ -156,6 +170,10 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
             ends[int(nodes[0])] = end
         feeding, handing = _feeding(backward, nodes[nodes < read[-1]])
         halved[feeding] = unneeded[handing] = True
+        if not several:
+            branch[untrained_branch(calls, nodes, accumulated, added, backward.light)] = True
+    unneeded |= branch
+    halved &= ~branch
     if not unread.any():
         return
     halved[_of_other_calls(backward, passes, unread) & ~unneeded] = True
@@ -177,7 +195,9 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
     event = int(calls.rows[made_by[0] if len(made_by) else np.flatnonzero(unread)[0]])
     share = format_rough_share(int(unread.sum()) / max(int(accumulated.sum()), 1))
     of_another = not several and _trained_by_another(backward, ends)
-    what, instead, because = _CLEARED if several else _UPDATED_LATER if of_another else _NOT_UPDATED
+    beside = branch.any() or _of_other_models(backward, passes, ends)
+    not_updated = _BESIDE if beside else _NOT_UPDATED
+    what, instead, because = _CLEARED if several else _UPDATED_LATER if of_another else not_updated
     yield Finding(
         f"{share} of the gradients {what}",
         evidence.function_of(event) or (_line_of(evidence, backward, ends) if of_another else ""),
@@ -255,11 +275,6 @@ def _trained_by_another(backward: _Backward, ends: dict[int, Ints]) -> bool:
     With marks of models, it has to go through the same ones.
     """
     calls = backward.calls
-    models = model_calls(calls)
-
-    def through(nodes: Ints) -> set[str]:
-        made_by = calls.forward[nodes]
-        return {models.names[at][1] for at in set(models.of_call[made_by[made_by >= 0]].tolist()) if at >= 0}
 
     def also_used(end: Ints) -> bool:
         mine = end[np.argmax(backward.added[end]) :]
@@ -269,12 +284,19 @@ def _trained_by_another(backward: _Backward, ends: dict[int, Ints]) -> bool:
                 calls.steps[other[0]] == calls.steps[mine[0]]
                 and np.array_equal(calls.codes[other], calls.codes[mine])
                 and not backward.added[other].any()
-                and through(other) == through(mine)
+                and backward.through(other) == backward.through(mine)
             ):
                 return True
         return False
 
     return bool(ends) and all(also_used(end) for end in ends.values())
+
+
+def _of_other_models(backward: _Backward, passes: list[Ints], ends: dict[int, Ints]) -> bool:
+    """Return whether each of these ends of a backward pass is all that it has of a model, as marks of models say."""
+    ended = [(nodes, end) for nodes in passes if len(end := ends.get(int(nodes[0]), nodes[:0]))]
+    sides = [(backward.through(nodes[: -len(end)]), backward.through(end)) for nodes, end in ended]
+    return bool(sides) and all(mine and not mine & others for others, mine in sides)
 
 
 def _line_of(evidence: Evidence, backward: _Backward, ends: dict[int, Ints]) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.advice.doubles import doubles
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import (
     ACTIVATION_TENSORS,
@@ -27,7 +28,7 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats
 
 #: Maximum share of a chain that layers compute again, that picks values with one-hot vectors, or that formats tensors
-#: as text: these have advice of their own.
+#: as text, and of all chains that is float64: these have advice of their own.
 _MAX_APART: Final = 0.5
 
 
@@ -84,9 +85,18 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "medium",
         "back-to-back operators, each reading and writing whole tensors",
         *fused(calls, found, COMPILED_NS, evidence.host_part),
+        # float32 also shortens what the compiler fuses, and is the smaller edit.
+        remainder=_share_of_doubles(calls, found) > _MAX_APART,
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
         event=event,
     )
+
+
+def _share_of_doubles(calls: Calls, chains: Sequence[Region]) -> float:
+    """Return the share of the time of chains that is float64."""
+    mine = calls.mask(*(chain.busy for chain in chains))
+    in_double = calls.work_ns_of(doubles(calls.trace).work)
+    return float(in_double[mine].sum() / max(calls.work_ns[mine].sum(), 1))
 
 
 def _in_fewer_bits(calls: Calls, written: Sequence[Region]) -> Floats:

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.advice.doubles import DOUBLE, MIN_EACH, SLOW, doubles
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.kernels.cpu_bfloat16 import PRODUCTS
 from tuiprof.analyses.shared.arguments import arguments
@@ -16,12 +17,10 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Mask
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit, EditRange
-from tuiprof.whatif.chips import find_chip
+from tuiprof.whatif.chips import Chip, find_chip
 
 #: Minimum share of float64 operators in the steps; less may be intended (an accumulated loss).
 MIN_SHARE: Final = 0.1
-#: Only the types of operators with at least this share of the step are read.
-_MIN_EACH: Final = 0.002
 #: float32 moves half the bytes and multiplies twice as many numbers at once: likely, least, most. On a core of an AMD
 #: EPYC (Zen 5, PyTorch 2.13) products keep 0.3 to 0.65 of their time, adam 0.37, a sum or a relu 0.4 to 0.5, GELU 0.1.
 _KEEP: Final = (0.5, 0.8, 0.35)
@@ -42,13 +41,17 @@ _TYPED: Final = rf"{PRODUCTS}|^aten::(mul|add|sub|div|tanh|sigmoid|relu|gelu|sum
 _LAYERS: Final = (
     r"^aten::(\w*norm|lstm|gru|rnn_\w+|_transformer_encoder_layer_fwd|scaled_dot_product_attention)$"
 )
-#: Names of float64 kernels: by their C++ types, if no narrower type is present, or by their library.
-_KERNEL: Final = r"\bdouble\b|dgemm|d884|f64f64"
-_NARROWER: Final = r"\b(float|Half|BFloat16|half|__nv_bfloat16)\b"
 #: Products on a chip with slow float64 (1/32 to 1/64 of float32), likely, least and most helpful; and on a chip
 #: with float64 as fast as float32, where only TF32 saves more.
 _SLOW_CHIP: Final = (1 / 32, 0.1, 1 / 64)
 _FAST_CHIP: Final = (0.9, 1.0, 0.15)
+#: Kernels that compute functions of each value, how many operations these take, and what float64 reads and writes for
+#: each: where its arithmetic is slow, that limits them. The number of operations is an estimate.
+_FUNCTIONS: Final = (
+    r"(?i)\b_?(sin|cos|tan|exp|log|pow|sqrt|rsqrt|sigmoid|erf|gelu|silu|softplus|softmax)\w*_kernel|softmax"
+)
+_OPERATIONS: Final = (40, 20, 80)
+_VALUE_BYTES: Final = 16
 _FIX: Final = (
     "use float32: tensor.float() on arrays from NumPy (float64 by default), and no model.double() or "
     "set_default_dtype(torch.float64)"
@@ -64,31 +67,43 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _on_device(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    work = trace.device_work
-    double = trace.named(_KERNEL, work) & ~trace.named(_NARROWER, work)
-    rows = work[double]
+    work, found = trace.device_work, doubles(trace)
+    rows = work[found.work]
     share = evidence.share_of_device_time(rows)
     if share < MIN_SHARE:
         return
+    calls = evidence.calls
     chip = find_chip(trace.info.device_name)
     slow = chip is not None and "float64" not in chip.operations_per_s
-    products = evidence.calls.works_of("gemm", "convolution")[double]
-    edits = EditRange(
-        *(
-            Edit.of_work(rows, np.where(products, product, other))
-            for product, other in zip(_SLOW_CHIP if slow else _FAST_CHIP, _KEEP, strict=True)
-        )
-    )
+    products = (calls.works_of("gemm", "convolution") & ~calls.launched_by(found.by_memory))[found.work]
+    functions = trace.named(_FUNCTIONS, rows)
+    # Other work keeps the share of its bytes; half of them, if its types are not known.
+    moves = np.append(found.moves, 0.5)[calls.call_of_work[found.work]] / 0.5
+    edits = []
+    for of_product, other, operations in zip(
+        _SLOW_CHIP if slow else _FAST_CHIP, _KEEP, _OPERATIONS, strict=True
+    ):
+        of_function = other if chip is None else min(other, _of_functions(chip, operations))
+        keep = np.where(products, of_product, np.where(functions, of_function, other) * moves)
+        edits.append(Edit.of_work(rows, np.minimum(keep, 1.0)))
     longest = trace.longest(rows)
     yield Finding(
         f"{format_rough_share(share)} of device time is float64",
         evidence.function_of(longest) or f"longest in {short_name(trace.name(longest))}",
         _JAX_FIX if evidence.is_jax else _FIX,
         "high",
-        "kernel names",
-        *edits,
+        "kernel names" + (", and the input types recorded with the shapes" if found.by_types else ""),
+        *EditRange(*edits),
         event=longest,
     )
+
+
+def _of_functions(chip: Chip, operations: int) -> float:
+    """Return the share of the time that functions of so many operations keep in float32."""
+    single = chip.operations_per_s.get("float32", np.inf)
+    double = chip.operations_per_s.get("float64", single * SLOW)
+    of_single = max(_VALUE_BYTES / 2 / chip.bytes_per_s, operations / single)
+    return float(of_single / max(_VALUE_BYTES / chip.bytes_per_s, operations / double))
 
 
 def _on_cpu(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -125,10 +140,10 @@ def _double(trace: Trace, evidence: Evidence) -> tuple[Mask, str]:
     calls = evidence.calls
     low, high = trace.span
     operators = trace.operators()
-    operators = operators[trace.lengths(operators) >= _MIN_EACH * (high - low) / evidence.step_count]
+    operators = operators[trace.lengths(operators) >= MIN_EACH * (high - low) / evidence.step_count]
     given = list(arguments(trace, operators[trace.named(_TYPED, operators)]))
     if given:
-        double = [row for row, one in given if one.types and one.types[0] == "double"]
+        double = [row for row, one in given if one.types and one.types[0] == DOUBLE]
         inside = calls.inside(np.array(double, dtype=np.int64))
         return calls.with_backward(calls.mask(inside)), "the input types recorded with the shapes"
     weights = trace.uncaptured.weights if trace.uncaptured is not None else None

@@ -52,6 +52,8 @@ _MOSTLY = 0.5
 _MIN_BETWEEN = 0.02
 #: Minimum share of samples in one line to conclude that it runs all steps.
 _NEARLY_ALL = 0.9
+#: A run that was stopped earlier than this, or still runs, may not have begun with its steps.
+_SETUP_NS = 60_000_000_000
 #: The median does not represent the steps if at least this share of them, and the mean, exceed this multiple of it;
 #: minimum number of steps.
 _MANY, _FAR, _MIN_STEPS_OF_TWO_KINDS = 0.1, 2.0, 20
@@ -172,6 +174,13 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
             "takes without the profiler is not known; let the script run longer"
         )
     if fold.lead is None or stats is None or not stats.count:
+        # Imports and the setup may take that long.
+        if status.state != "finished" and fold.now_ns < _SETUP_NS and not likely(fold, session.meta.cwd):
+            how = _how_to_name(session, fold)
+            return (
+                f"{session.title} {status}: no step in its first {format_ns(fold.now_ns)}; if there were some, "
+                f"{how[0].lower()}{how[1:]}"
+            )
         return f"{session.title} {status}: no training steps were detected. {_how_to_name(session, fold)}"
     slowdown = _slowdown(fold.lead)
     mean = f"mean {format_ns(stats.mean_ns)}, " if stats.uneven else ""

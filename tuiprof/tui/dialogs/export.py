@@ -129,7 +129,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             self._scopes.append(_Scope(label, current.analysis, [current]))
         if shown is not None:
             rows = plural(len(shown.tables[0].rows), "row")
-            name = f"{shown.analysis}.{shown.tables[0].key}"
+            name = ".".join(dict.fromkeys((shown.analysis, shown.tables[0].key)))
             self._scopes.append(_Scope(f"the table as shown, {rows}", name, [shown]))
         if len(answers) > 1 or (answers and current is None):
             self._scopes.append(_Scope(f"all {len(answers)} analyses", "report", list(answers)))

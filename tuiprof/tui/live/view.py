@@ -531,11 +531,15 @@ def runs_row(runs: Sequence[Summary], shown: str, width: int) -> Row:
 
 
 def rank_rows(ranks: Sequence[RankTimes], shown: str, width: int, max_rows: int) -> list[Row]:
-    """Return one line per rank: step time, recent step times, and whether it is a straggler."""
+    """Return one line per rank: step time, recent step times, and whether it is a straggler.
+
+    Of more than ``max_rows``, the stragglers, the shown rank and the slowest of the others are listed.
+    """
     kept = list(ranks)
     if len(kept) > max_rows:
         first = [rank for rank in kept if rank.straggles or rank.name == shown]
         rest = [rank for rank in kept if rank not in first]
+        rest.sort(key=lambda rank: rank.step_ns if rank.step_ns == rank.step_ns else 0.0, reverse=True)
         kept = sorted((first + rest)[: max(1, max_rows - 1)], key=ranks.index)
     ordered = sorted(value for rank in ranks for value in rank.recent_ns)
     low, high = (ordered[len(ordered) // 50], ordered[-1 - len(ordered) // 50]) if ordered else (0, 1)

@@ -13,6 +13,7 @@ from tuiprof.model.report import Level, Report, Unavailable, most_important
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_count, format_ns, format_ns_span, format_rough_share, plural
 from tuiprof.report.sanitize import clip, sanitize
+from tuiprof.report.sanitize import width as cells_of
 from tuiprof.tui.answers.view import EVENTS
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.glyphs import MARKS
@@ -130,10 +131,16 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
     line(found.what, "", [], 2 if spare > 0 else 1)
     spare -= len(lines) - 2
     if found.where:
-        # The line number stands at its end.
-        line(clip(sanitize(found.where), room - (row_width(show) + 2 if show else 0)), "where", show, 1)
+        line(_place(sanitize(found.where), room - (row_width(show) + 2 if show else 0)), "where", show, 1)
     line(found.fix, "fix", [*copy, *prove, *([] if found.where else show)], 2 if spare > 0 else 1)
     return lines[:height]
+
+
+def _place(where: str, cells: int) -> str:
+    """Cut a place in its middle, as the line number stands at its end; of several, the user's, the first, stays."""
+    first, arrow, rest = where.partition(" → ")
+    left = cells - cells_of(first + arrow)
+    return f"{first}{arrow}{clip(rest, left)}" if arrow and left > 1 else clip(where, cells)
 
 
 def _wrapped(text: str, width: int, taken: int, max_lines: int) -> list[str]:
