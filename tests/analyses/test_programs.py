@@ -332,7 +332,7 @@ def test_products_of_gathered_rows_are_found_with_their_gradients() -> None:
     (found,) = gathered_products(program("messages"))
     assert {marked(source_of(one)) for one, _, _ in found.products} == {"messages"}
     # 64 values of 132 from each of both nodes of an edge; there are 12 edges for each node.
-    assert [keep for _, _, keep in found.products] == [pytest.approx((128 / 12 + 4) / 132)] * 3
+    assert [one.keep(1) for _, _, one in found.products] == [pytest.approx((128 / 12 + 4) / 132)] * 3
     assert (found.repeats, found.joined, found.others) == (12, True, False)
     opcodes = [program("messages").by_name[name].opcode for name in found.moved]
     assert sorted(opcodes) == ["concatenate", "fusion", "fusion", "fusion", "fusion"]
@@ -377,7 +377,7 @@ def gathered(*body: str) -> list[GatheredProducts]:
 )
 def test_each_row_of_a_product_takes_one_that_was_gathered(body: tuple[str, ...], keep: float) -> None:
     (found,) = gathered(*body)
-    assert [each for _, _, each in found.products] == [pytest.approx(keep)]
+    assert [each.keep(1) for _, _, each in found.products] == [pytest.approx(keep)]
 
 
 @pytest.mark.parametrize(
