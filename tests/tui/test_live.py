@@ -380,6 +380,16 @@ async def test_a_chart_without_a_step_in_its_range_says_so(tmp_path: Path) -> No
         assert "no step in the" not in screen_text(app)
 
 
+async def test_output_at_the_right_edge_of_a_wide_line_is_seen(tmp_path: Path) -> None:
+    """As Lightning's progress bar writes its metrics, in a line of their own."""
+    made = recorded(tmp_path, 10)
+    with open(made.session.stdout, "a") as file:
+        file.write(" " * 100 + "acc: 0.031\n    indented\n")
+    async with running(live(made.session.path), size=(80, 24)) as (_, pilot):
+        text = await until_shown(pilot, "acc: 0.031")
+        assert "\n     indented" in text
+
+
 async def test_without_phases_the_call_that_marks_them_fits_80_cells(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10, phases={})
     async with running(live(made.session.path), size=(80, 24)) as (_, pilot):
