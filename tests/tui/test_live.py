@@ -341,6 +341,10 @@ async def test_a_replay_is_the_same_screen_by_another_clock(tmp_path: Path) -> N
         assert screen.moment.replay.position_ns == pytest.approx(position - 5e9)
         await pilot.press("greater_than_sign")
         assert screen.moment.replay.speed == 8.0
+        await until_shown(pilot, "space resume")
+        await press(pilot, "end", shows="00:02:40 of 00:02:40")
+        await until(pilot, lambda: "space resume" not in screen_text(app))  # nothing is left to play
+        await press(pilot, "left", shows="space resume")
 
 
 async def test_output_is_followed_scrolled_and_neutralised(tmp_path: Path) -> None:
