@@ -65,6 +65,8 @@ def test_of_an_input_that_is_joined_with_the_state_the_inputs_part_leaves_the_lo
     assert [(one.shared, one.backward) for one in (forward, weights)] == [("before", False), ("after", True)]
     # 24 of 88 rows of the weights; the gradient of the input is not needed.
     assert forward.moves == weights.moves == weights.sums_move == 24 / 88
+    # The product before the loop reads the input, and writes a result as large as that of both.
+    assert forward.moves * forward.bytes == pytest.approx(4 * (8 * 24 + 8 * 256))
     assert forward.joins == (), "what is joined is kept for the gradient, too"
 
 
