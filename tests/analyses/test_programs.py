@@ -65,6 +65,8 @@ def test_of_an_input_that_is_joined_with_the_state_the_inputs_part_leaves_the_lo
     assert [(one.shared, one.backward) for one in (forward, weights)] == [("before", False), ("after", True)]
     # 24 of 88 rows of the weights; the gradient of the input is not needed.
     assert forward.moves == weights.moves == weights.sums_move == 24 / 88
+    # The product before the loop reads the input, and writes a result as large as that of both.
+    assert forward.moves * forward.bytes == pytest.approx(4 * (8 * 24 + 8 * 256))
     assert forward.joins == (), "what is joined is kept for the gradient, too"
 
 
@@ -332,7 +334,7 @@ def test_products_of_gathered_rows_are_found_with_their_gradients() -> None:
     (found,) = gathered_products(program("messages"))
     assert {marked(source_of(one)) for one, _, _ in found.products} == {"messages"}
     # 64 values of 132 from each of both nodes of an edge; there are 12 edges for each node.
-    assert [keep for _, _, keep in found.products] == [pytest.approx((128 / 12 + 4) / 132)] * 3
+    assert [one.keep(1) for _, _, one in found.products] == [pytest.approx((128 / 12 + 4) / 132)] * 3
     assert (found.repeats, found.joined, found.others) == (12, True, False)
     opcodes = [program("messages").by_name[name].opcode for name in found.moved]
     assert sorted(opcodes) == ["concatenate", "fusion", "fusion", "fusion", "fusion"]
@@ -377,7 +379,7 @@ def gathered(*body: str) -> list[GatheredProducts]:
 )
 def test_each_row_of_a_product_takes_one_that_was_gathered(body: tuple[str, ...], keep: float) -> None:
     (found,) = gathered(*body)
-    assert [each for _, _, each in found.products] == [pytest.approx(keep)]
+    assert [each.keep(1) for _, _, each in found.products] == [pytest.approx(keep)]
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,10 @@ async def test_a_replay_is_the_same_screen_by_another_clock(tmp_path: Path) -> N
         assert screen.moment.replay.position_ns == pytest.approx(position - 5e9)
         await pilot.press("greater_than_sign")
         assert screen.moment.replay.speed == 8.0
+        await until_shown(pilot, "space resume")
+        await press(pilot, "end", shows="00:02:40 of 00:02:40")
+        await until(pilot, lambda: "space resume" not in screen_text(app))  # nothing is left to play
+        await press(pilot, "left", shows="space resume")
 
 
 async def test_output_is_followed_scrolled_and_neutralised(tmp_path: Path) -> None:
@@ -374,6 +378,16 @@ async def test_a_chart_without_a_step_in_its_range_says_so(tmp_path: Path) -> No
         assert "the stacks show where the process waits" in " ".join(text.split())
         await press(pilot, "z", shows="last 5 min")
         assert "no step in the" not in screen_text(app)
+
+
+async def test_output_at_the_right_edge_of_a_wide_line_is_seen(tmp_path: Path) -> None:
+    """As Lightning's progress bar writes its metrics, in a line of their own."""
+    made = recorded(tmp_path, 10)
+    with open(made.session.stdout, "a") as file:
+        file.write(" " * 100 + "acc: 0.031\n    indented\n")
+    async with running(live(made.session.path), size=(80, 24)) as (_, pilot):
+        text = await until_shown(pilot, "acc: 0.031")
+        assert "\n     indented" in text
 
 
 async def test_without_phases_the_call_that_marks_them_fits_80_cells(tmp_path: Path) -> None:

@@ -60,6 +60,67 @@ def test_a_gather_of_the_result_moves_as_many_values_as_the_layer_makes() -> Non
     assert row["wins_ns"] == pytest.approx((900 * 0.95 + 1000 / 2) * 1000, rel=0.05)
 
 
+GATHERED = ("index_select", [NODES, [], [EDGES[0]]])
+
+
+def joined(
+    *between: tuple[str, Any],
+    columns: int = 64,
+    second: tuple[str, Any] = GATHERED,
+    gather: str = "index_select",
+    index: Any = EDGES[0],
+    parts: tuple[Any, ...] = (EDGES, EDGES, [EDGES[0], 4]),
+) -> Trace:
+    """Steps that join the rows of both nodes of each edge with what is known of the edge, and apply a layer."""
+    width = sum(part[1] for part in parts)
+    layer = ("linear", [[EDGES[0], width], [columns, width], [columns]])
+    after = (second, *between, ("cat", [[*parts], []]), layer, ("silu", [[EDGES[0], columns]]))
+    return messages(after, gather=gather, index=index)
+
+
+@pytest.mark.parametrize("columns", [64, 16])
+def test_a_layer_on_joined_rows_comes_before_the_gathers(columns: int) -> None:
+    row = found(joined(columns=columns), "layer-after-gather")
+    assert "(index_select → cat → linear) computes 20 rows for each one" in row["what"]
+    assert "(x @ w[:n])[index] + y @ w[n:]" in row["instead"]
+    # With the backward pass, the layer and the cat take 900 µs, the gathers 1000 and 900.
+    layer_us = 900 * (1 - (2 * 64 / 20 + 4) / 132)
+    moved = columns * 7 / (2 * 132)
+    gathers_us = 1900 * (1 - columns / 64)
+    assert row["wins_ns"] == pytest.approx((layer_us + 900 * (1 - moved) + gathers_us) * 1000, rel=0.03)
+
+
+def test_the_shapes_of_a_list_of_indices_are_not_recorded() -> None:
+    by_list = ("index", [NODES, []])
+    rows = [found(trace, "layer-after-gather") for trace in (joined(), joined(second=by_list))]
+    assert rows[0]["wins_ns"] == rows[1]["wins_ns"]
+
+
+def test_a_part_that_was_not_gathered_stays() -> None:
+    row = found(joined(columns=16, second=("abs", [NODES])), "layer-after-gather")
+    layer_us = 900 * 64 / 132 * (1 - 1 / 20)
+    moved = 16 * 7 / (2 * 132)
+    assert row["wins_ns"] == pytest.approx((layer_us + 900 * (1 - moved) + 1000 * 3 / 4) * 1000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param(joined(("mul", [EDGES, [EDGES[0], 1]])), id="rows that are weighted first"),
+        pytest.param(joined(second=("abs", [EDGES])), id="other rows of that width"),
+        pytest.param(joined(gather="abs", second=("neg", [EDGES])), id="no gather"),
+        pytest.param(
+            joined(gather="abs", second=("index_select", [NODES, [], [7]])), id="rows of something else"
+        ),
+        pytest.param(joined(parts=([EDGES[0], 32],) * 3), id="none is as wide"),
+        pytest.param(joined(parts=(EDGES, [EDGES[0] // 2, 64])), id="rows are joined"),
+        pytest.param(joined(columns=512), id="gathers of wider rows take as much"),
+    ],
+)
+def test_joined_rows_that_cannot_be_gathered_after_the_layer(trace: Trace) -> None:
+    assert finding(trace, "layer-after-gather") is None
+
+
 @pytest.mark.parametrize(
     "trace",
     [

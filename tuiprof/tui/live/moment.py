@@ -144,6 +144,11 @@ class Moment:
         return self.frozen_ns is not None or (self.replay is not None and self.replay.paused)
 
     @property
+    def can_pause(self) -> bool:
+        """Whether there is a clock to pause or to resume: not at the end of a replay."""
+        return self.running if self.replay is None else not self.replay.over
+
+    @property
     def read_share(self) -> float:
         """Share of the logs that has been read."""
         return self.run.read_share if isinstance(self.run, Live) else 1.0
@@ -174,7 +179,7 @@ class Moment:
         """Pause or resume the view, or the clock of a replay."""
         if self.replay is None:
             self.frozen_ns = self.now_ns() if self.frozen_ns is None else None
-        elif not self.replay.over:
+        elif self.can_pause:
             self.replay.paused = not self.replay.paused
 
     def change_speed(self, by: int) -> None:

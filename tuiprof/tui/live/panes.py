@@ -30,7 +30,7 @@ from tuiprof.tui.live.moment import Figures, Moment
 from tuiprof.tui.live.view import View
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.widgets.lines import Heading, Lines, Painted, Row
+from tuiprof.tui.widgets.lines import Heading, Lines, Painted, Row, row_width
 
 _output = partial(key, group="Output")
 
@@ -145,7 +145,7 @@ class OutputPane(Lines, can_focus=True):
             ]
         if not lines:
             return [[(" no output", "dim")]]
-        return [self._line(text, role) for text, role in lines]
+        return [self._line(_unindented(text, width - 1), role) for text, role in lines]
 
     def _line(self, text: str, role: str) -> Row:
         """Return a line with its mark and search matches."""
@@ -225,6 +225,13 @@ class OutputPane(Lines, can_focus=True):
     def _moved(self) -> None:
         self.redraw()
         self.post_message(self.Moved())
+
+
+def _unindented(text: str, width: int) -> str:
+    """Return a line that is too long with a smaller indent: of text at the right edge of a progress bar's line."""
+    over = row_width([(text, "")]) - width
+    indent = len(text) - len(text.lstrip(" "))
+    return text[min(over, indent) :] if over > 0 else text
 
 
 class OutputBox(Vertical):

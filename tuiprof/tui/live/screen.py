@@ -236,6 +236,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             len(moment.feed.fold.ranks),
             captures.ready,
             moment.replay is None,
+            moment.can_pause,
             moment.selected,
             len(self.runs.shown) > 1,
             captures.can_arm,
@@ -271,7 +272,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             case "speed" | "now":
                 return moment.replay is not None
             case "pause":
-                return moment.running or moment.replay is not None
+                return moment.can_pause
             case "rank":
                 return len(moment.feed.fold.ranks) > 1
             case "run":

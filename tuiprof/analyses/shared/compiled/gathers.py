@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tuiprof.analyses.shared.compiled.dataflow import Flow, is_gradient, is_product
 from tuiprof.analyses.shared.compiled.instructions import running
@@ -20,12 +20,23 @@ from tuiprof.model.programs import Instruction, Program
 _MIN_REPEATS: Final = 1.5
 
 
+class Remains(NamedTuple):
+    """Which shares of a product's operations remain if its gathered parts are multiplied before the gathers."""
+
+    others: float  # what was not gathered
+    gathered: float  # what was, with fewer rows
+
+    def keep(self, times: float) -> float:
+        """Return the share of the time that remains if that of fewer rows is some times their share."""
+        return self.others + times * self.gathered
+
+
 @dataclass(frozen=True, slots=True)
 class GatheredProducts:
     """The products of one source line with gathered rows, and those of their gradients."""
 
-    #: Each product, the instruction that is launched for it, and the share of its operations that remains.
-    products: list[tuple[Instruction, Instruction, float]]
+    #: Each product, the instruction that is launched for it, and how much of it remains.
+    products: list[tuple[Instruction, Instruction, Remains]]
     repeats: float  # rows after the gathers for each before them, of the largest part
     joined: bool  # whether the operand was joined of several parts
     #: What is launched to gather and to join, and to add up the gradients of the rows, by name, with how many values it
@@ -40,7 +51,7 @@ class _Operand:
 
     at: int  # number of the instruction that joins it, or gathers it
     width: int  # values of a row
-    keep: float  # share of the rows' values that remain to be multiplied
+    remains: Remains
     gathers: tuple[int, ...]  # numbers of the gathers
     repeats: float  # of the largest of them
     others: int  # parts that are not gathered
@@ -66,10 +77,10 @@ def _of_line(
     flow: Flow, forward: list[tuple[Instruction, _Operand]], backward: list[Instruction]
 ) -> GatheredProducts:
     """Return the products of a line; those of gradients do as many operations as one of the others."""
-    keeps = {flow.operations(one): operand.keep for one, operand in forward}
-    gradients = [one for one in backward if flow.operations(one) in keeps]
+    remain = {flow.operations(one): operand.remains for one, operand in forward}
+    gradients = [one for one in backward if flow.operations(one) in remain]
     products = [
-        (one, flow.carrier[one.id], keeps[flow.operations(one)])
+        (one, flow.carrier[one.id], remain[flow.operations(one)])
         for one in (*(one for one, _ in forward), *gradients)
     ]
     carriers = {carrier.id for _, carrier, _ in products}
@@ -113,19 +124,21 @@ def _operand(flow: Flow, product: Instruction) -> _Operand | None:
             continue
         if parts and any(flow.nodes[one].shape[:-1] != whole.shape[:-1] for one in parts):
             continue
-        keep, repeats, gathers = 0.0, list[tuple[float, float]](), list[int]()
+        few, known, repeats, gathers = 0.0, 0.0, list[tuple[float, float]](), list[int]()
         for each in parts or (whole.id,):
             found = _gather(flow, each)
             share = flow.nodes[each].elements / elements
             times = _repeats(flow, flow.nodes[found]) if found is not None else 1.0
-            keep += share / times
             if found is not None and times > 1:
+                few, known = few + share / times, known + share
                 gathers.append(found)
                 repeats.append((share, times))
         if gathers:
             columns = flow.nodes[weight].elements // width
             others = len(parts or (0,)) - len(gathers)
-            return _Operand(whole.id, width, keep, tuple(gathers), max(repeats)[1], others, columns)
+            return _Operand(
+                whole.id, width, Remains(1 - known, few), tuple(gathers), max(repeats)[1], others, columns
+            )
     return None
 
 
