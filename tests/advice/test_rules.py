@@ -3274,6 +3274,7 @@ def test_where_no_rule_finds_a_cost_compiling_is_left_to_try(
     assert ("torch.compile(model)" in said.sentence) == worth_it
     assert ("--shapes" in said.sentence) == worth_it
     assert said.level == ("warn" if worth_it else "good")
+    trace = gpu_bound(*ops, *more, framework=framework)
     sized = with_shapes(trace, [[[256, 256], [256, 256]]] * len(trace.operators()))
     assert "--shapes" not in advise(sized).verdict.sentence, "it has them"
 

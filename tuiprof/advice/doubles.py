@@ -69,7 +69,8 @@ def doubles(trace: Trace) -> Doubles:
     calls, work = calls_of(trace), trace.device_work
     named: Mask = trace.named(_KERNEL, work) & ~trace.named(_NARROWER, work)
     moves, by_memory = np.full(len(calls.rows), 0.5), np.zeros(len(calls.rows), dtype=bool)
-    found = dict(_recorded(calls)) if named.any() else {}
+    # In a trace without steps, they would be read from all over the file.
+    found = dict(_recorded(calls)) if named.any() and len(trace.steps) else {}
     chip = find_chip(trace.info.device_name)
     for call, (given, share) in found.items():
         mine = calls.with_backward(calls.mask([call]))

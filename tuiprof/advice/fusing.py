@@ -15,7 +15,7 @@ import numpy as np
 
 from tuiprof.advice.carried import carried
 from tuiprof.advice.levers import argument
-from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.arguments import has_shapes
 from tuiprof.analyses.shared.calls import COPY, Calls, loops
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.optimizers import updates
@@ -26,7 +26,6 @@ from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit, EditRange
 
 _MATMUL: Final = re.compile(r"^aten::(matmul|__matmul__|bmm|baddbmm|einsum|mm)$")
-_WITH_TENSORS: Final = r"^aten::(mm|addmm|bmm|convolution|mul|add)$"
 _SOFTMAX: Final = re.compile(r"^aten::(softmax|_softmax|special_softmax)$")
 _MEAN: Final = re.compile(r"^aten::(mean|var|std|var_mean|std_mean|sum|norm|linalg_vector_norm)$")
 _ROOT: Final = re.compile(r"^aten::(r?sqrt_?|std|std_mean|pow_?|norm|linalg_vector_norm)$")
@@ -280,13 +279,8 @@ def left_to_compile(trace: Trace) -> str:
     return (
         f"try {argument(trace, 'compile', 'torch.compile(model)')}, which may fuse {format_rough_share(share)} of "
         "device time: copies, elementwise operators, norms and losses"
-        + ("" if _has_shapes(trace) else "; with --shapes, rules about the sizes of tensors apply as well")
+        + ("" if has_shapes(trace) else "; with --shapes, rules about the sizes of tensors apply as well")
     )
-
-
-def _has_shapes(trace: Trace) -> bool:
-    """Return whether the trace has the shapes of operators."""
-    return any(True for _ in arguments(trace, trace.operators(_WITH_TENSORS)))
 
 
 # -- as one kernel -----------------------------------------------------------------------------------------

@@ -18,8 +18,10 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.trace import cached_on_trace
 
-#: If this many operators have no shapes, none has.
+#: Operators that are read where some tell of all.
 ASKED: Final = 50
+#: If so many operators at the beginning of a file have no shapes, none has.
+_FIRST: Final = 200
 #: Nodes of the backward pass never have any; their thread may come first in the file.
 _NODE: Final = "^autograd::engine::"
 
@@ -41,7 +43,8 @@ class _Event(msgspec.Struct):
 def arguments(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
     """Yield operators that have shapes in the trace, or in the step beside it, as rows, with their arguments."""
     if trace.shapes_step is None:
-        yield from _recorded(trace, rows)
+        if has_shapes(trace):
+            yield from _recorded(trace, rows)
         return
     operators = trace.operators()
     rows = rows[np.isin(rows, operators)]
@@ -56,20 +59,27 @@ def arguments(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
 
 def _recorded(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
     """Yield the operators among rows that have shapes in a trace, with their arguments."""
-    rows = rows[~trace.named(_NODE, rows)]
-    # In file order, as its parts are decompressed sequentially.
-    rows = rows[np.argsort(trace.ints("ordinal", rows), kind="stable")]
-    known = False
-    for asked, row in enumerate(rows.tolist()):
-        if asked == ASKED and not known:
-            return
+    for row in _in_file_order(trace, rows).tolist():
         try:
             given = msgspec.json.decode(trace.raw_event(row), type=_Event).args
         except (msgspec.MsgspecError, RecursionError):
             continue
         if given.dims:
-            known = True
             yield row, given
+
+
+@cached_on_trace
+def has_shapes(trace: Trace) -> bool:
+    """Return whether the trace has the shapes of operators, or a step beside it has."""
+    if trace.shapes_step is not None:
+        return True
+    return any(True for _ in _recorded(trace, _in_file_order(trace, trace.operators())[:_FIRST]))
+
+
+def _in_file_order(trace: Trace, rows: Ints) -> Ints:
+    """Return operators in the order of the file, whose parts are decompressed in turn; nodes are left out."""
+    rows = rows[~trace.named(_NODE, rows)]
+    return rows[np.argsort(trace.ints("ordinal", rows), kind="stable")]
 
 
 # -- the step beside the trace ---------------------------------------------------------------------------
