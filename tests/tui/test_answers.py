@@ -154,8 +154,8 @@ async def test_a_tab_carries_what_its_analysis_saves() -> None:
     app = TuiprofApp(Start("trace", shipped("traces") / "planted-syncs.pt.trace.json.gz"))
     async with app.run_test(size=(200, 50)) as pilot:
         await until_shown(pilot, "saves about")
-        text = await press(pilot, "1", shows=("removing them saves", "Syncs by location"))
-        said = re.search(r"removing them saves about [^(]+\(([\d.]+) %\)", text)
+        text = await press(pilot, "1", shows=("removing all of them saves", "Syncs by location"))
+        said = re.search(r"removing all of them saves about [^(]+\(([\d.]+) %\)", text)
         tab = re.search(r"1 Syncs ✗ +(\d+) %", text)
         assert said is not None, text
         assert tab is not None, text
