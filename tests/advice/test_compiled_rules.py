@@ -123,9 +123,20 @@ def launched(
     return open_trace(path)
 
 
+#: What keeps a part of a product for each iteration.
+COLLECTED = """
+collected {
+  all = f32[64,64,256] parameter(), index=0
+  both = f32[64,512] parameter(), index=1
+  at = s32[] parameter(), index=2
+  part = f32[64,256] slice(both)
+  put = f32[64,64,256] dynamic-update-slice(all, part, at)
+}
+"""
 #: The gradients of a scan's weights in one product, each added up on its own, and those of what they multiply in
 #: another, of which one is the state's.
-GRADIENTS = """
+GRADIENTS = (
+    """
 sum {
   old = f32[256,256] parameter(), index=0
   both = f32[512,256] parameter(), index=1
@@ -145,14 +156,9 @@ product {
   joined = f32[64,512] concatenate(left, right)
   made = f32[512,256] dot(joined, dz), sums=0x0, op="jit(f)/transpose(jvp())/while/body/dot_general", site=2
 }
-collected {
-  all = f32[64,64,256] parameter(), index=0
-  both = f32[64,512] parameter(), index=1
-  at = s32[] parameter(), index=2
-  part = f32[64,256] slice(both)
-  put = f32[64,64,256] dynamic-update-slice(all, part, at)
-}
-backward {
+"""
+    + COLLECTED
+    + """backward {
   state = [] parameter()
   count = s32[] get-tuple-element(state), index=0
   dh = f32[64,256] get-tuple-element(state), index=1
@@ -175,6 +181,7 @@ backward {
   result = [] tuple(next, dh.2, xs, hs, w, sum.1, sum.2, put.1)
 }
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -201,15 +208,9 @@ def test_of_products_that_are_made_together_a_part_leaves_with_its_sum(
 
 
 #: A cell that multiplies its input and its state as one, and its gradients.
-JOINED = """
-collected {
-  all = f32[64,64,256] parameter(), index=0
-  both = f32[64,512] parameter(), index=1
-  at = s32[] parameter(), index=2
-  part = f32[64,256] slice(both)
-  put = f32[64,64,256] dynamic-update-slice(all, part, at)
-}
-body {
+JOINED = (
+    COLLECTED
+    + """body {
   state = [] parameter()
   count = s32[] get-tuple-element(state), index=0
   h = f32[64,256] get-tuple-element(state), index=1
@@ -247,6 +248,7 @@ main {
   again = [] while(given), calls=backward, config="{'known_trip_count':{'n':'64'}}", site=3
 }
 """
+)
 
 
 def test_of_what_is_joined_with_the_state_the_inputs_part_leaves_the_loop(tmp_path: Path) -> None:

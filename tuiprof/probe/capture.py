@@ -42,7 +42,7 @@ class _Window:
         self.last = first + request.steps - 1
         self.profiler = profiler
         self.running = False
-        self.recorded = False  # its trace is: what still runs adds to it
+        self.recorded = False  # its steps are; what the profiler still records only adds to them
         self.ns = 0
 
 
@@ -253,8 +253,8 @@ class Capturer:
             profiler.step_ended()
             if n > window.last:
                 profiler.stop()
-                more, window.recorded = not window.recorded, True
-                if not more or not profiler.records_on():
+                was_recorded, window.recorded = window.recorded, True
+                if was_recorded or not profiler.start_follow_up():
                     self._finish(window, window.last, began)
                     return
                 window.ns += monotonic_ns() - began

@@ -262,7 +262,7 @@ def test_a_capture_begins_late_where_a_step_was_to_end_that_another_optimizer_wa
     monkeypatch.setattr(
         capture,
         "make_profiler",
-        lambda request: MagicMock(step_begins=begun.append, records_on=lambda: False),
+        lambda request: MagicMock(step_begins=begun.append, start_follow_up=lambda: False),
     )
     capture.offer(Request("a", steps=2, at=6))
     first, second = MagicMock(), MagicMock()

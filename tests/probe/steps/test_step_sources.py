@@ -267,7 +267,7 @@ def test_only_what_was_asked_of_this_process_is_captured_again(
     forked: bool,
     again: list[str],
 ) -> None:
-    profiler = MagicMock(finish=lambda: "a.json", records_on=lambda: more)
+    profiler = MagicMock(finish=lambda: "a.json", start_follow_up=lambda: more)
     steps, capture = capturing(monkeypatch, profiler)
     capture.offer(Request("a", steps=2, at=3, cause=cause))
     for t in range(ended):
@@ -285,7 +285,7 @@ def test_only_what_was_asked_of_this_process_is_captured_again(
 
 def test_a_capture_of_a_loop_that_is_no_longer_counted_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be no later step at which it could end."""
-    profiler = MagicMock(records_on=lambda: False)
+    profiler = MagicMock(start_follow_up=lambda: False)
     steps, capture = capturing(monkeypatch, profiler)
     capture.offer(Request("a", steps=10**6, at=4))
     for t in range(10):
@@ -300,7 +300,7 @@ def test_a_capture_of_a_loop_that_is_no_longer_counted_ends_at_once(monkeypatch:
 
 def test_a_capture_is_repeated_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pass over the data may look like steps at first."""
-    steps, capture = capturing(monkeypatch, MagicMock(finish=lambda: "a.json", records_on=lambda: False))
+    steps, capture = capturing(monkeypatch, MagicMock(finish=lambda: "a.json", start_follow_up=lambda: False))
     capture.offer(Request("a", steps=1, at=4))
     for t in range(10):
         for _ in range(9):

@@ -300,7 +300,7 @@ class TorchProfiler:
         name = f"{capturer.writer}.{time.time_ns() // 1_000_000}"
         self._stem = os.path.join(folder, name)
         self._raw = os.path.join(folder, f".{name}.json")  # the one before may still be being compressed
-        self._raw_extra = os.path.join(folder, f".{name}.shapes")
+        self._raw_follow_up = os.path.join(folder, f".{name}.shapes")
         profiler = torch.profiler
         self._activities = [profiler.ProfilerActivity.CPU]
         self._on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
@@ -322,7 +322,7 @@ class TorchProfiler:
             **options,
         )
         self._shapes_apart = self._on_device and not (request.shapes or request.cause)
-        self._in_extra = self._detached = False
+        self._in_follow_up = self._detached = False
         self._syncs = SyncWatch(torch, request.memory) if torch.cuda.is_initialized() else None
         self._range_of = functools.partial(_Range, torch.autograd)
         self._garbage = GarbageRanges(self._range_of)
@@ -381,15 +381,15 @@ class TorchProfiler:
         if opened is not None:
             opened.__exit__()
 
-    def records_on(self) -> bool:
-        """Record the arguments of operators after the window; return whether that is possible.
+    def start_follow_up(self) -> bool:
+        """Begin to record the arguments of operators, after the window; return whether that is possible.
 
-        It is not while CUPTI is up: in scripts that replay CUDA graphs, another profile without device activity then
+        It is not while CUPTI is attached: in scripts that replay CUDA graphs, a second profile, of the host alone, then
         ended in launch failures (PyTorch 2.11, CUDA 13).
         """
         if not self._shapes_apart or not self._detached:
             return False
-        self._in_extra = True
+        self._in_follow_up = True
         self._profiler = self._torch.profiler._KinetoProfile(activities=self._activities, record_shapes=True)
         with self._profilers.coming_back():
             self._call("prepare_trace")
@@ -412,7 +412,7 @@ class TorchProfiler:
                 "PyTorch lost its profiler state: steps run inside calls from C++, or in several threads"
             )
         self._stop_and_detach()
-        self._call("export_chrome_trace", self._raw_extra if self._in_extra else self._raw)
+        self._call("export_chrome_trace", self._raw_follow_up if self._in_follow_up else self._raw)
         self._profiler.profiler = None  # the events, which hold memory, and weak references to tensors
         self._break_device_chain()
 
@@ -433,9 +433,9 @@ class TorchProfiler:
     def finish(self) -> str:
         """Write what lies beside the trace, then compress and move it; return its path relative to the session."""
         trace = self._stem + ".pt.trace.json.gz"
-        if os.path.exists(self._raw_extra):
+        if os.path.exists(self._raw_follow_up):
             with contextlib.suppress(OSError):  # it only adds to the trace
-                _pack(self._raw_extra, self._stem + ".shapes.gz")
+                _pack(self._raw_follow_up, self._stem + ".shapes.gz")
         if self._syncs is not None:
             self._syncs.write(self._stem + ".syncs.jsonl")
         _pack(self._raw, trace)
@@ -458,17 +458,20 @@ class TorchProfiler:
         self._started = self._prepared = False
         if prepared and not started and not self._torch.autograd._profiler_enabled():
             self._run_for_nothing()
-        elif self._in_extra and started:
+        elif self._in_follow_up and started:
             self._stop_and_detach()
         elif prepared or started:
             self._call("stop_trace")
         with contextlib.suppress(OSError):
-            os.unlink(self._raw_extra)
+            os.unlink(self._raw_follow_up)
 
     def _run_for_nothing(self) -> None:
         """End what was prepared, which is possible only through a run."""
         self._call("start_trace")
-        self._stop_and_detach() if self._in_extra else self._call("stop_trace")
+        if self._in_follow_up:
+            self._stop_and_detach()
+        else:
+            self._call("stop_trace")
 
     def forget(self) -> None:
         """Record nothing in a child that was forked meanwhile, such as a worker of a DataLoader."""

@@ -105,7 +105,7 @@ class XPlaneProfiler:
         with profile_function_kept():
             self._profiler.stop_trace()
 
-    def records_on(self) -> bool:
+    def start_follow_up(self) -> bool:
         """Nothing follows the window: the arguments of instructions are in their programs."""
         return False
 
