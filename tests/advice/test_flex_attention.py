@@ -34,6 +34,10 @@ def flex(positions: int = 4096, blocks: int = 1, *, shapes: bool = True, keys: i
     return with_arguments(trace, lambda ordinal: arguments) if shapes else trace
 
 
+def test_queries_and_keys_may_differ_in_number() -> None:
+    assert "all 512 × 4 096 positions" in found(flex(512, keys=4096), "flex-block-mask")["what"]
+
+
 def test_a_kernel_without_a_table_of_blocks_computes_all_scores() -> None:
     row = found(flex(), "flex-block-mask")
     assert "all 4 096 × 4 096 positions: 40 % of device time" in row["what"]

@@ -182,8 +182,9 @@ _RULES = (
     Rule(
         "order",
         "Largest saving first. A general change (launching less, ending all waits) is listed below the specific "
-        f"findings that account for {format_share(1 - ADDS)} or more of its saving, or that end most of the waits a "
-        "CUDA graph cannot contain.",
+        f"findings that save {format_share(1 - ADDS)} or more of what it would and are part of it, or remove most of "
+        "what has to go before it, such as waits that a CUDA graph cannot contain. Unrolling a scan is listed below "
+        "what leaves that scan.",
     ),
     Rule("left out", f"Findings that save less than {format_share(MIN_SHARE)} of the step."),
     Rule(

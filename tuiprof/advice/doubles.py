@@ -112,8 +112,9 @@ def _types(name: str, given: Arguments) -> tuple[str, str]:
         return kinds[1], kinds[0]
     if kinds[1] in ELEMENT_BYTES:
         return kinds[0], kinds[1]
-    number = next((value for value in given.values[1:] if value in _NUMBERS), "")
-    return kinds[0], _NUMBERS.get(number, kinds[0])
+    # The new type comes first, or after the new device.
+    first, second = [*given.values[1:3], "", ""][:2]
+    return kinds[0], _NUMBERS.get(first if first in ("", *_NUMBERS) else second, kinds[0])
 
 
 def _moved(source: str, target: str) -> float:

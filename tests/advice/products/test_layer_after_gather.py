@@ -61,6 +61,7 @@ def test_a_gather_of_the_result_moves_as_many_values_as_the_layer_makes() -> Non
 
 
 GATHERED = ("index_select", [NODES, [], [EDGES[0]]])
+OF_A_LONG_TABLE = ("index_select", [[1_000_000, 64], [], [EDGES[0]]])
 
 
 def joined(
@@ -115,6 +116,18 @@ def test_a_part_that_was_not_gathered_stays() -> None:
         pytest.param(joined(parts=([EDGES[0], 32],) * 3), id="none is as wide"),
         pytest.param(joined(parts=(EDGES, [EDGES[0] // 2, 64])), id="rows are joined"),
         pytest.param(joined(columns=512), id="gathers of wider rows take as much"),
+        pytest.param(
+            joined(OF_A_LONG_TABLE, second=OF_A_LONG_TABLE, parts=(EDGES, EDGES)),
+            id="other gathers are joined",
+        ),
+        pytest.param(
+            joined(second=("linear", [[EDGES[0], 32], [64, 32], [64]]), parts=(EDGES, [EDGES[0], 8])),
+            id="what a layer makes is joined",
+        ),
+        pytest.param(
+            messages((GATHERED, ("cat", [[EDGES, EDGES], []]), ("linear", [[0, 128], [64, 128], [64]]))),
+            id="no rows",
+        ),
     ],
 )
 def test_joined_rows_that_cannot_be_gathered_after_the_layer(trace: Trace) -> None:

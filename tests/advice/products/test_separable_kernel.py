@@ -113,7 +113,7 @@ def with_gradients(wanted: str, channels: int, *, beside: bool = False) -> Trace
     ("wanted", "channels", "advised"),
     [
         ("[True, False, False]", 3, True),
-        ("[True, False, False]", 96, True),
+        ("[True, False, False]", 96, False),  # a frozen layer
         ("[True, True, False]", 3, False),
         ("[False, True, False]", 3, False),
         ("", 3, False),

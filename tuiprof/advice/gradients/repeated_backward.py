@@ -29,6 +29,8 @@ _MIN_NODES: Final = 4
 #: What remains of passes for single gradients: some are for different outputs. An estimate.
 _REMAINS: Final = 0.4
 _DIFFER: Final = "; passes for different outputs of one operator look the same, and remain"
+#: An output is differentiated with respect to so many inputs at most; more passes are for single rows or samples.
+_INPUTS: Final = 4
 #: What takes one value of each row, as a column of what a model computes, or one of all.
 _TAKES_ONE: Final = f"^{BACKWARD}(Select|Squeeze|Sum|Mean)Backward"
 #: Calls that set gradients to zero.
@@ -57,7 +59,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     repeated = _again_for_another(calls, alike)
     if alike and (share := _share(evidence, again := calls.mask(*repeated))) >= MIN_SHARE:
         several = calls.mask(
-            *(nodes for same, nodes in zip(alike, repeated, strict=True) if not _of_one_value(calls, same[0]))
+            *(
+                nodes
+                for same, nodes in zip(alike, repeated, strict=True)
+                if len(same) > _INPUTS * evidence.step_count or not _of_one_value(calls, same[0])
+            )
         )
         remains = np.where(several, _REMAINS, 0.0)
         differ = _DIFFER if several.any() else ""

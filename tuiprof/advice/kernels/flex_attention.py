@@ -29,23 +29,23 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     work = trace.device_work[trace.named(_KERNELS, trace.device_work)]
     if not len(work):
         return
-    positions: dict[str, list[int]] = {}
+    positions: dict[str, list[tuple[int, int]]] = {}
     for row, given in arguments(trace, trace.operators(_KERNELS)[:ASKED]):
         positions.setdefault(trace.name(row), []).append(_computed_at_once(given))
-    dense = [name for name, found in positions.items() if all(found)]
+    dense = [name for name, found in positions.items() if all(map(min, found))]
     codes = [code for code, name in enumerate(trace.names) if name in dense]
     work = work[np.isin(trace.name_codes[work], codes)]
     if not len(work):
         return
-    longest = format_count(max(max(positions[name]) for name in dense))
     event = trace.longest(work)
+    queries, keys = map(format_count, positions[trace.name(event)][0])
     yield Finding(
-        f"flex_attention is given no block mask and computes the scores of all {longest} × {longest} positions: "
+        f"flex_attention is given no block mask and computes the scores of all {queries} × {keys} positions: "
         f"{format_rough_share(evidence.share_of_device_time(work))} of device time",
         evidence.function_of(event),
         "if score_mod masks scores (a causal mask, a window, documents), pass the same condition as "
         "block_mask=create_block_mask(mask_mod, …), made once and not in each step: blocks without scores are skipped",
-        "medium",
+        "low",
         "the table of blocks that the kernel takes has a single entry, by the shapes of its inputs; whether scores are "
         "masked is not in the trace",
         *EditRange(*(Edit.of_work(work, keep) for keep in _KEEP)),
@@ -53,15 +53,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _computed_at_once(given: Arguments) -> int:
-    """Return the positions of a kernel that computes all of their scores; 0 = it skips some, or there are few."""
+def _computed_at_once(given: Arguments) -> tuple[int, int]:
+    """Return the queries and keys of a kernel that computes all scores; none = it skips some, or there are few."""
     shapes = [shape_of(dims) for dims in given.dims]
     tables = [
         shape for shape, kind in zip(shapes, given.types, strict=False) if kind == "int" and len(shape) > 2
     ]
     queries, keys = (shape[-2] if len(shape) == 4 else 0 for shape in [*shapes, (), ()][:2])
     at_once = bool(tables) and all(prod(shape) == 1 for shape in tables)
-    return queries if at_once and min(queries, keys) >= _MIN_POSITIONS else 0
+    return (queries, keys) if at_once and min(queries, keys) >= _MIN_POSITIONS else (0, 0)
 
 
 RULE = AdviceRule("flex-block-mask", find)

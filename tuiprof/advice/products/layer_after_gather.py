@@ -241,6 +241,7 @@ def _layer_after_joining(calls: Calls, cat: int) -> _Gathered | None:
     count, left = prod(rows[:-1]), [part[-1] for part in parts]
     if (
         len(parts) < 2
+        or not rows
         or not weight
         or sum(left) != rows[-1]
         or any(prod(part[:-1]) != count for part in parts)
@@ -251,13 +252,16 @@ def _layer_after_joining(calls: Calls, cat: int) -> _Gathered | None:
         given, name = known[index].dims, calls.names[index]
         repeats = _repeats_to(count, given) if _IS_GATHER.search(name) else 0.0
         width = shape_of(given[0])[-1:] if given else ()
-        if repeats >= _MIN_REPEATS and width and width[0] in left:
+        if repeats and width and width[0] in left:
             left.remove(width[0])
-            gathers.append(index)
-            few, others = few + width[0] / repeats, others - width[0]
-            most = max(most, (width[0], repeats))
+            if repeats >= _MIN_REPEATS:
+                gathers.append(index)
+                few, others = few + width[0] / repeats, others - width[0]
+                most = max(most, (width[0], repeats))
         elif name not in _KEPT:  # what it takes may have been gathered, and is not what is joined
             taken = {shape[-1] for shape in shapes_in(given) if prod(shape[:-1]) == count}
+            if name == _LAYER and taken:
+                taken.add(next(iter(shape_of(given[1])), 0))
             left = [each for each in left if each not in taken]
     if not gathers:
         return None

@@ -112,8 +112,8 @@ def _filters(calls: Calls) -> Iterator[_Filter]:
 def _fixed(calls: Calls, filters: Iterator[_Filter]) -> list[_Filter]:
     """Return the filters that nothing trains.
 
-    The backward pass says for which of its arguments it computes gradients. A filter without one is fixed if images go
-    through it, as layers with large kernels have many channels.
+    The backward pass says for which of its arguments it computes gradients. Only images are looked at: layers with
+    large kernels have many channels, and are learned even where they are frozen.
     """
     known = list(filters)
     trains = _trained(calls, calls.mask([one.call for one in known])) if known else {}
@@ -121,10 +121,11 @@ def _fixed(calls: Calls, filters: Iterator[_Filter]) -> list[_Filter]:
     return [
         one
         for one in known
-        if (
-            not trains.get(one.call, True)
+        if one.image[1] <= _IMAGE_CHANNELS
+        and not (
+            trains.get(one.call, True)
             if calls.differentiated[one.call]
-            else one.image[1] <= _IMAGE_CHANNELS and one.kernel + one.image[1:2] not in trained
+            else one.kernel + one.image[1:2] in trained
         )
     ]
 

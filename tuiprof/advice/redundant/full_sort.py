@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -68,6 +69,7 @@ _CHOOSES: Final = (
 _PUTS_BACK: Final = ("aten::scatter", "aten::scatter_", "aten::index_put_", "aten::sort", "aten::argsort")
 #: Maximum share of a row that is kept, and calls after the fill that are looked at.
 _MAX_PART: Final = 0.1
+_WHOLE: Final = re.compile(r"-?[0-9]{1,9}")
 _FOLLOW: Final = 64
 #: No kernel is shorter, and no call on a CPU, ns: likely, least and most helpful.
 _SHORTEST_NS: Final = (2_500.0, 4_000.0, 1_500.0)
@@ -219,7 +221,7 @@ def _cut(calls: Calls, index: int) -> _Cut | None:
 
 def _dim(sort: Arguments) -> int:
     """Return the dimension along which is sorted."""
-    return next((int(value) for value in sort.values[1:] if value.lstrip("-").isdigit()), -1)
+    return next((int(value) for value in sort.values[1:] if _WHOLE.fullmatch(value)), -1)
 
 
 def _first(given: Arguments, rows: Shape) -> int:

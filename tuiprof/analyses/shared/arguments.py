@@ -33,7 +33,7 @@ class Arguments(msgspec.Struct):
     types: list[str] = msgspec.field(name="Input type", default_factory=list)  # type of each
     #: Strides of each that is a tensor.
     strides: list[Any] = msgspec.field(name="Input Strides", default_factory=list)
-    values: list[Any] = msgspec.field(name="Concrete Inputs", default_factory=list)  # values of the others
+    values: list[str] = msgspec.field(name="Concrete Inputs", default_factory=list)  # values of the others
 
 
 class _Event(msgspec.Struct):

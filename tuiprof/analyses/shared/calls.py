@@ -159,8 +159,11 @@ class Calls:
     def with_backward(self, which: Mask) -> Mask:
         """Return the given calls and the backward nodes that they created, and those that these nodes created."""
         result: Mask = which | np.append(which, False)[self.forward]
-        for created in np.flatnonzero(self.created_in >= 0).tolist():  # later than what creates it
-            result[created] |= result[self.created_in[created]]
+        while (self.created_in >= 0).any():  # as often as gradients are differentiated again
+            more = result | np.append(result, False)[self.created_in]
+            if (more == result).all():
+                break
+            result = more
         return result
 
     def edit(self, which: Mask, keep_host: float | Floats = 0.0, keep_work: float | Floats = 0.0) -> Edit:

@@ -116,6 +116,8 @@ def _operand(flow: Flow, product: Instruction) -> _Operand | None:
         if not whole.shape or (gather is None and not parts):
             continue
         width, elements = whole.shape[-1], flow.nodes[side].elements
+        if not elements or not flow.nodes[weight].elements:
+            continue
         # As many operations say that each row is multiplied by all of the weight.
         if (
             whole.elements != elements
@@ -174,6 +176,6 @@ def _added_up(flow: Flow, product: Instruction) -> Iterator[tuple[int, int]]:
             one = flow.nodes[user]
             if one.opcode == "scatter":
                 updates = flow.nodes[flow.inputs[user][-1]]
-                yield user, max(updates.shape[-1:] or (1,))
+                yield user, max(1, *updates.shape[-1:])
             elif one.opcode in ("slice", "convert") and len(left) < len(flow.nodes):
                 left.append(user)

@@ -261,7 +261,11 @@ class Body:
         if not parts:
             return -1, 0.0
         whole, first = self.nodes[at], self.nodes[parts[0]]
-        along = next((n for n, (a, b) in enumerate(zip(whole.shape, first.shape, strict=True)) if a != b), -1)
+        along = next(
+            (n for n, (a, b) in enumerate(zip(whole.shape, first.shape, strict=False)) if a != b), -1
+        )
+        if along < 0 or len(whole.shape) != len(first.shape):
+            return -1, 0.0
         # As many operations say that it is the dimension that is summed, in whatever form the operands are.
         summed = whole.shape[along] * flow.operations(product) == 2.0 * side.elements * weight.elements
         count = sum(self.nodes[each].elements for each in parts if not self.takes[each] & ~known)
