@@ -64,3 +64,30 @@ def test_a_script_gets_the_users_environment(unset: None, tmp_path: Path) -> Non
         )
         told = next(line for line in done.stdout.splitlines() if line.startswith("{"))
         assert json.loads(told) == said
+
+
+DECODED_AT_ONCE = """
+import sys, threading
+import msgspec
+from tuiprof.system.described import described
+sys.setswitchinterval(1e-6)
+def decode(kind, together):
+    together.wait()
+    assert msgspec.json.decode(b'{"outer": {"inner": {"value": 1}}}', type=described(kind)).outer.inner.value == 1
+for _ in range(100):
+    inner = msgspec.defstruct("Inner", [("value", int, 0), ("more", dict[str, float], {})])
+    outer = msgspec.defstruct("Outer", [("inner", inner), ("several", list[inner], [])])
+    kind = msgspec.defstruct("Kind", [("outer", outer), ("named", dict[str, outer], {})])
+    together = threading.Barrier(4)
+    threads = [threading.Thread(target=decode, args=(kind, together)) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+"""
+
+
+def test_threads_may_decode_a_type_for_the_first_time_at_once() -> None:
+    """Without its description, msgspec ends the process (SIGSEGV) in most runs."""
+    done = subprocess.run(
+        [sys.executable, "-c", DECODED_AT_ONCE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -21,6 +21,7 @@ import msgspec
 
 from tuiprof import __version__
 from tuiprof.errors import SessionError, TraceError, TuiprofError
+from tuiprof.system.described import described
 from tuiprof.system.files import read_small_json, write_atomic
 from tuiprof.system.own_process import (
     bound_threads,
@@ -173,7 +174,7 @@ def _work_out(path: Path, cancelled: Callable[[], bool]) -> Headline:
             while time.monotonic() < deadline and not cancelled():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     written, _ = process.communicate(timeout=_POLL_S)
-                    return msgspec.json.decode(written, type=Headline)
+                    return msgspec.json.decode(written, type=described(Headline))
             process.kill()
     except (OSError, msgspec.MsgspecError):
         return Headline(problem="it cannot be read here: open it to see why")

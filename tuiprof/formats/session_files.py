@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
+from tuiprof.system.described import described
 from tuiprof.system.files import UNDECODABLE, read_end, read_small_json
 
 # The name of a sidecar is needed where neither numpy nor Polars is loaded yet.
@@ -94,7 +95,7 @@ def read_sync_sites(trace: Path) -> pl.DataFrame | None:
         return None
     import polars as pl
 
-    decode = msgspec.json.Decoder(_Site).decode
+    decode = msgspec.json.Decoder(described(_Site)).decode
     sites: list[_Site] = []
     for line in lines:
         try:
@@ -452,40 +453,40 @@ class _Steps:
 def _read_steps(log: Path) -> _Steps:
     found = _Steps()
     captured_at, later = -1, 0
-    decode = msgspec.json.Decoder(_Line).decode
+    decode = msgspec.json.Decoder(described(_Line)).decode
     with log.open("rb") as lines:
         lines.seek(_counted_from(lines))
         while later < _LATER and (line := lines.readline(_LONGEST_LINE)):
             later += found.captured and len(found.before) >= 2 * MIN_STEPS
             if line.startswith(b'{"t": "padding"'):
                 with suppress(*UNDECODABLE):  # a damaged line, or the one being written
-                    found.padding = msgspec.json.decode(line, type=_Padding)
+                    found.padding = msgspec.json.decode(line, type=described(_Padding))
                 continue
             if line.startswith(b'{"t": "weights"'):
                 with suppress(*UNDECODABLE):
-                    found.weights = msgspec.json.decode(line, type=_Weights)
+                    found.weights = msgspec.json.decode(line, type=described(_Weights))
                 continue
             if line.startswith(b'{"t": "capture"'):
                 with suppress(*UNDECODABLE):
-                    capture = msgspec.json.decode(line, type=_Capture)
+                    capture = msgspec.json.decode(line, type=described(_Capture))
                     if capture.state == "started" and found.last_of_window is None:
                         found.last_of_window = capture.last
                 continue
             if line.startswith(b'{"t": "threads"'):
                 with suppress(*UNDECODABLE):
-                    found.threads = msgspec.json.decode(line, type=_Threads).n or None
+                    found.threads = msgspec.json.decode(line, type=described(_Threads)).n or None
                 continue
             if line.startswith(b'{"t": "trainer"'):
                 with suppress(*UNDECODABLE):
-                    found.trainer = msgspec.json.decode(line, type=_Trainer).name
+                    found.trainer = msgspec.json.decode(line, type=described(_Trainer)).name
                 continue
             if line.startswith(b'{"t": "usage"'):
                 with suppress(*UNDECODABLE):
-                    found.usage.append(msgspec.json.decode(line, type=_Usage))
+                    found.usage.append(msgspec.json.decode(line, type=described(_Usage)))
                 continue
             if line.startswith(b'{"t": "garbage"'):
                 with suppress(*UNDECODABLE):
-                    found.garbage = found.garbage or msgspec.json.decode(line, type=_Garbage)
+                    found.garbage = found.garbage or msgspec.json.decode(line, type=described(_Garbage))
                 continue
             is_step = line.startswith((b'{"t":"step"', b'{"t": "step"'))
             if not is_step and not line.startswith((b'{"t":"dev"', b'{"t": "dev"')):
@@ -522,7 +523,7 @@ def _counted_from(log: BinaryIO) -> int:
         while (at := text.rfind(_SOURCE, 0, at)) >= 0:
             end = text.find(b"\n", at) + 1
             with suppress(*UNDECODABLE):  # a damaged line, or the one being written
-                if msgspec.json.decode(text[at:end], type=_Source).withdrawn:
+                if msgspec.json.decode(text[at:end], type=described(_Source)).withdrawn:
                     return end
     return 0
 
@@ -656,7 +657,7 @@ def _collections(log: Path, read: _Steps, groups: Sequence[Sequence[_Line]]) -> 
 def _last_steps(log: Path, read: _Steps) -> list[_Line]:
     """Return the last steps of a run; empty = all of them were read before."""
     known = max((step.n for step in (*read.before, *read.in_capture, *read.after)), default=0)
-    decode, found = msgspec.json.Decoder(_Line).decode, list[_Line]()
+    decode, found = msgspec.json.Decoder(described(_Line)).decode, list[_Line]()
     for line in read_end(log, _TAIL).splitlines():
         if line.startswith((b'{"t":"step"', b'{"t": "step"')):
             with suppress(*UNDECODABLE):  # cut off, damaged, or the one being written
@@ -671,7 +672,7 @@ def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:
     written = [line for line in read_end(log, _TAIL).splitlines() if line.startswith(beginning)]
     for line in reversed(written):
         try:
-            return msgspec.json.decode(line, type=kind)
+            return msgspec.json.decode(line, type=described(kind))
         except UNDECODABLE:  # damaged, or the one being written
             continue
     return None
@@ -680,7 +681,7 @@ def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:
 def _shifted(instants: tuple[int, ...], log: Path) -> tuple[int, ...]:
     """Return instants of a log in Unix time, ns; none if it does not say how they relate."""
     with log.open("rb") as lines, suppress(*UNDECODABLE):
-        head = msgspec.json.decode(lines.readline(_LONGEST_LINE), type=_Head)
+        head = msgspec.json.decode(lines.readline(_LONGEST_LINE), type=described(_Head))
         return tuple(at + head.unix_ns - head.mono_ns for at in instants)
     return ()
 
@@ -696,7 +697,7 @@ def _cores(log: Path, steps: tuple[int, ...]) -> tuple[float | None, float | Non
         return None, None
     measured: list[int] = []
     found: list[tuple[float, float]] = []
-    decode = msgspec.json.Decoder(_Host).decode
+    decode = msgspec.json.Decoder(described(_Host)).decode
     with log.open("rb") as lines:
         while len(found) < _MAX_SAMPLES and (line := lines.readline(_LONGEST_LINE)):
             if b'"dev":"host"' not in line[:100]:

@@ -24,6 +24,7 @@ import msgspec
 from tuiprof.errors import UsageProblem
 from tuiprof.ladder.availability import Needs
 from tuiprof.resources import shipped
+from tuiprof.system.described import described
 from tuiprof.system.files import read_small
 
 #: Placeholders of a ladder's ``command``; a part with a placeholder that has no value is left out.
@@ -233,7 +234,7 @@ def _lines(file: Path) -> list[str] | None:
 
 def _ladder(script: Path, text: _Text, header: dict[str, Any], raw: Any) -> Ladder:
     try:
-        table = msgspec.convert(raw, _Table)
+        table = msgspec.convert(raw, described(_Table))
         dependencies = msgspec.convert(header.get("dependencies", []), tuple[str, ...])
         python = msgspec.convert(header.get("requires-python", ""), str)
     except msgspec.ValidationError as error:
@@ -329,7 +330,7 @@ def _steps(preset: Mapping[str, Any]) -> int | None:
 def _needs(raw: dict[str, Any], dependencies: tuple[str, ...], python: str) -> Needs:
     remedy = " ".join(str(raw.get("remedy", "")).split())
     header = {"dependencies": dependencies, "python": python, "remedy": remedy}
-    return msgspec.convert({**raw, **header}, Needs)
+    return msgspec.convert({**raw, **header}, described(Needs))
 
 
 # -- finding them ----------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import CaptureRequest, Scenario
 from tuiprof.session.store.output import last_lines
 from tuiprof.session.store.status import Status
+from tuiprof.system.described import described
 from tuiprof.system.files import UNDECODABLE, read_end
 
 WRONG_NUMBERS: Final = 3
@@ -189,7 +190,7 @@ def last_result(session: Session) -> Result | str | None:
         return None
     try:
         said = json.loads(lines[-1], parse_constant=lambda _: None)
-        return msgspec.convert(said, _Line).tuiprof_result
+        return msgspec.convert(said, described(_Line)).tuiprof_result
     except (*UNDECODABLE, ValueError) as error:
         return f"its tuiprof_result line cannot be read: {error}"
 

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 import msgspec
 
 from tuiprof.errors import SessionError
+from tuiprof.system.described import described
 
 T = TypeVar("T")
 
@@ -182,7 +183,7 @@ def read_end(path: Path, size: int) -> bytes:
 def read_small_json(path: Path, kind: type[T]) -> T | None:
     """Return the content of a small JSON file of a session; None = there is none, or it is damaged."""
     try:
-        return msgspec.json.decode(read_small(path), type=kind)
+        return msgspec.json.decode(read_small(path), type=described(kind))
     except (OSError, *UNDECODABLE):
         return None
 
@@ -205,7 +206,7 @@ def read_versioned(file: Path, kind: type[T], *, what: str, version: int, remedy
         if isinstance(found, int) and found > version:
             message = f"{file.parent} was written by a newer tuiprof ({what} schema {found}, this one reads "
             raise SessionError(f"{message}{version})", "upgrade tuiprof: pip install -U tuiprof")
-        return msgspec.convert(content, kind)
+        return msgspec.convert(content, described(kind))
     except (*UNDECODABLE, KeyError, TypeError) as error:
         raise SessionError(f"{file} is damaged: {error}", remedy) from error
 

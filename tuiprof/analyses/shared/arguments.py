@@ -40,6 +40,9 @@ class _Event(msgspec.Struct):
     args: Arguments = msgspec.field(default_factory=Arguments)
 
 
+_decode: Final = msgspec.json.Decoder(_Event).decode
+
+
 def arguments(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
     """Yield operators that have shapes in the trace, or in the step beside it, as rows, with their arguments."""
     if trace.shapes_step is None:
@@ -61,7 +64,7 @@ def _recorded(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
     """Yield the operators among rows that have shapes in a trace, with their arguments."""
     for row in _in_file_order(trace, rows).tolist():
         try:
-            given = msgspec.json.decode(trace.raw_event(row), type=_Event).args
+            given = _decode(trace.raw_event(row)).args
         except (msgspec.MsgspecError, RecursionError):
             continue
         if given.dims:

@@ -45,6 +45,9 @@ class _KernelEvent(msgspec.Struct):
     args: _Kernel = msgspec.field(default_factory=_Kernel)
 
 
+_decode: Final = msgspec.json.Decoder(_KernelEvent).decode
+
+
 def launch_shapes(trace: Trace, rows: Ints) -> dict[int, LaunchShape]:
     """Return the shapes of kernels by row, without those that are unknown.
 
@@ -55,7 +58,7 @@ def launch_shapes(trace: Trace, rows: Ints) -> dict[int, LaunchShape]:
     # In file order, as its parts are decompressed sequentially.
     for row in asked[np.argsort(trace.ints("ordinal", asked), kind="stable")].tolist():
         try:
-            kernel = msgspec.json.decode(trace.raw_event(row), type=_KernelEvent).args
+            kernel = _decode(trace.raw_event(row)).args
         except (msgspec.MsgspecError, RecursionError):
             continue
         if _are_sizes(kernel.grid):

@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from tuiprof.errors import LaunchError
+from tuiprof.system.described import described
 from tuiprof.system.files import similar, text_of, typed_path
 
 #: Timeout for an interpreter to answer.
@@ -311,6 +312,6 @@ def _inspect(python: Path, timeout_s: float) -> Facts:
         raise LaunchError(f"{python} cannot be inspected: {why}", "tuiprof runs scripts in Python 3.9+")
     try:
         raw: dict[str, Any] = msgspec.json.decode(answer[-1][len(_MARK) :])
-        return msgspec.convert({"python": str(python), **raw}, Facts)
+        return msgspec.convert({"python": str(python), **raw}, described(Facts))
     except msgspec.MsgspecError as error:
         raise LaunchError(f"{python} returned an invalid answer: {error}", "") from error

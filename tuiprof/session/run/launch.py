@@ -41,6 +41,7 @@ from tuiprof.session.store.meta import (
     write_meta,
 )
 from tuiprof.session.store.status import Status, last_end
+from tuiprof.system.described import described
 from tuiprof.system.files import open_regular, read_small, typed_path, write_atomic
 from tuiprof.system.own_process import IGNORED, module_command, module_environment
 from tuiprof.system.process import boot_id
@@ -262,7 +263,7 @@ def _supervise(session: Session, plan: Plan) -> None:
     # It forks: the process started here exits at once and is reaped; its child answers through the pipe.
     try:
         answer, _ = process.communicate(msgspec.json.encode(plan))
-        reply = msgspec.json.decode(answer, type=Reply)
+        reply = msgspec.json.decode(answer, type=described(Reply))
     except (OSError, msgspec.DecodeError) as error:
         raise process_died("supervisor", log) from error
     if reply.error:

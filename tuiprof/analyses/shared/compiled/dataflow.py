@@ -192,10 +192,13 @@ class _Config(msgspec.Struct):
     gemm_backend_config: _Gemm = msgspec.field(default_factory=_Gemm)
 
 
+_decode: Final = msgspec.json.Decoder(_Config).decode
+
+
 def summed_by_library(product: Instruction) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the dimensions of both operands that a library's product sums over, as the compiler notes them."""
     try:
-        found = msgspec.json.decode(product.config, type=_Config).gemm_backend_config.dot_dimension_numbers
+        found = _decode(product.config).gemm_backend_config.dot_dimension_numbers
         sides = (found.lhs_contracting_dimensions, found.rhs_contracting_dimensions)
         left, right = (tuple(int(one) for one in side) for side in sides)
     except (msgspec.MsgspecError, ValueError):
